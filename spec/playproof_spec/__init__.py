@@ -1,0 +1,1 @@
+"""The law of playproof: state machines as tables, the typed graph, findings, proofs and certificates."""
