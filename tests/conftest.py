@@ -1,0 +1,52 @@
+"""Shared test set-up: Hypothesis profiles, and where the public traces and reference results lie."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# `ci` is derandomized so that a red run is everyone's red run; `deep` hunts with fresh seeds.
+settings.register_profile(
+    "ci", max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "deep",
+    max_examples=3000,
+    deadline=timedelta(seconds=60),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def _folder(variable: str, default: str) -> Path:
+    return Path(os.environ.get(variable, ROOT.parent / "shared" / default))
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder of the public traces; skips where it is absent."""
+    folder = _folder("PLAYPROOF_DATA", "data")
+    if not folder.is_dir():
+        pytest.skip(f"the public traces are not at {folder} (set PLAYPROOF_DATA)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def reference_dir() -> Path:
+    """Folder of the peer's reference results; skips where it is absent."""
+    folder = _folder("PLAYPROOF_REFERENCE", "reference")
+    if not folder.is_dir():
+        pytest.skip(f"the reference results are not at {folder} (set PLAYPROOF_REFERENCE)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def goldens_dir() -> Path:
+    """Folder of our own goldens."""
+    return ROOT / "tests" / "goldens"
