@@ -1,1 +1,6 @@
-"""."""
+"""Dense arrays and compiled functions that execute the proven machines."""
+
+from playproof_kernel.deployment import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec
+from playproof_kernel.ledger import NEVER, Ledger
+
+__all__ = ["NEVER", "DeploymentSpec", "Ledger", "LoadSpec", "Timing", "TimingKind", "WorkerSpec"]

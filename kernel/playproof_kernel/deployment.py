@@ -1,0 +1,80 @@
+"""What the kernel simulates: the deployment's shape and the load on it, checked and in the kernel's own units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class TimingKind(IntEnum):
+    """How long a pass takes."""
+
+    FIXED = 0
+    POLYNOMIAL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A timing model. `prefill_ns` and `decode_ns` belong to the fixed kind; the polynomial kind has no parameters."""
+
+    kind: TimingKind = TimingKind.FIXED
+    prefill_ns: int = 40_000_000
+    decode_ns: int = 12_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """One worker: scheduler limits and G1 pool.
+
+    Attributes
+    ----------
+    blocks : int
+        Physical KV blocks in the pool.
+    block_size : int
+        Tokens a block holds.
+    max_batched_tokens, max_sequences : int
+        Token budget of a pass, and how many requests may run at once.
+    prefix_caching : bool
+    """
+
+    blocks: int
+    block_size: int = 64
+    max_batched_tokens: int = 8192
+    max_sequences: int = 256
+    prefix_caching: bool = True
+    timing: Timing = field(default_factory=Timing)
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentSpec:
+    """An aggregated vLLM deployment of `workers` equal workers behind a round-robin router.
+
+    Attributes
+    ----------
+    context_length : int
+        Tokens of prompt and output a request may have. A prompt this long is rejected; generation stops when it is
+        reached.
+    """
+
+    workers: int
+    worker: WorkerSpec
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """How the corpus is offered.
+
+    Attributes
+    ----------
+    lanes : int | None
+        Seats for plays, or None: every play starts at its recorded time.
+    speedup : float
+        Divides authored floors and delays, never engine time.
+    macro_steps : bool
+        Advance decode passes many at a time. The result is the same without; the property tests say so.
+    """
+
+    lanes: int | None = None
+    speedup: float = 1.0
+    macro_steps: bool = True

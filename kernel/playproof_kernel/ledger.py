@@ -1,0 +1,91 @@
+"""The ledger: everything a replay observed, as arrays. Reports are made from it and from nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Int8 = npt.NDArray[np.int8]
+
+# Stands for "never happened" in every time column. No event has a negative time.
+NEVER = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger:
+    """What happened, by node, by play, by admission, by worker. Times are nanoseconds from the run's origin.
+
+    Attributes
+    ----------
+    node_state : Int8, shape (nodes,)
+        Final `NodeState` of each node, by node index.
+    request_state : Int8, shape (nodes,)
+        Final `RequestState`; QUEUED for nodes never dispatched.
+    dispatched_ns, first_admit_ns, first_token_ns, second_token_ns, last_token_ns, terminal_ns : Int64, shape (nodes,)
+        NEVER where it did not happen.
+    output_length : Int64, shape (nodes,)
+        Tokens generated.
+    worker : Int32, shape (nodes,)
+        Worker that served the node, -1 for none.
+    admissions : Int32, shape (nodes,)
+        How often the node was admitted (the first time included).
+    admission_node : Int32; admission_at_ns, admission_reused : Int64; admission_pool_ordinal : Int64, shape (admissions,)
+        The admission history, in the order of events: who, when, tokens found in cache, and the how-manieth admission
+        of that request in its pool it was.
+    play_state : Int8, shape (plays,)
+        Final `PlayState`.
+    play_lane : Int32; play_start_ns, play_first_dispatch_ns, play_last_terminal_ns, play_settled_ns : Int64
+        By play, in the graph's play order; lane -1 without lanes.
+    play_failed_node : Int32, shape (plays,)
+        The node whose failure failed the play, -1 for none.
+    gap_ns, gap_count : Int64, shape (gaps,)
+        Inter-token gaps as (distinct value, multiplicity), values ascending.
+    passes : Int64, shape (workers,)
+        Forward passes run.
+    busy_ns : Int64, shape (workers,)
+        Time spent in passes.
+    prefill_tokens : Int64, shape (workers,)
+        Prompt tokens computed (not found in cache).
+    decode_tokens : Int64, shape (workers,)
+        Tokens generated.
+    preemptions : Int64, shape (workers,)
+    evictions : Int64, shape (workers,)
+    end_ns : int
+        Time of the last event.
+    """
+
+    node_state: Int8
+    request_state: Int8
+    dispatched_ns: Int64
+    first_admit_ns: Int64
+    first_token_ns: Int64
+    second_token_ns: Int64
+    last_token_ns: Int64
+    terminal_ns: Int64
+    output_length: Int64
+    worker: Int32
+    admissions: Int32
+    admission_node: Int32
+    admission_at_ns: Int64
+    admission_reused: Int64
+    admission_pool_ordinal: Int64
+    play_state: Int8
+    play_lane: Int32
+    play_start_ns: Int64
+    play_first_dispatch_ns: Int64
+    play_last_terminal_ns: Int64
+    play_settled_ns: Int64
+    play_failed_node: Int32
+    gap_ns: Int64
+    gap_count: Int64
+    passes: Int64
+    busy_ns: Int64
+    prefill_tokens: Int64
+    decode_tokens: Int64
+    preemptions: Int64
+    evictions: Int64
+    end_ns: int
