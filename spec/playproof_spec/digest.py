@@ -16,7 +16,17 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from playproof_spec.graph import RELATION_NAMES, TRIGGER_NAMES, Carried, Graph, Int64, Relation, Trigger, UInt64
+from playproof_spec.graph import (
+    RELATION_NAMES,
+    TRIGGER_NAMES,
+    Carried,
+    Float64,
+    Graph,
+    Int64,
+    Relation,
+    Trigger,
+    UInt64,
+)
 from playproof_spec.machines import MACHINES, Machine
 
 __all__ = ["format_float", "format_hash_ids", "format_string", "graph_digest", "tables_digest"]
@@ -174,7 +184,7 @@ def format_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _dependencies(graph: Graph, names: list[str], node: int) -> str:
+def _dependencies(graph: Graph, names: list[str], delays: Float64, node: int) -> str:
     """Return the edges into `node` as JSON, sorted by source id, trigger, relation and delay."""
     begin, end = int(graph.edge_offsets[node]), int(graph.edge_offsets[node + 1])
     rows = []
@@ -186,7 +196,7 @@ def _dependencies(graph: Graph, names: list[str], node: int) -> str:
             key = graph.dangling.get(number, "")
             name = format_string(key)
         trigger, relation = int(graph.edge_trigger[number]), int(graph.edge_relation[number])
-        rows.append((_encode(key), trigger, relation, float(graph.edge_delay_ms[number]), name))
+        rows.append((_encode(key), trigger, relation, float(delays[number]), name))
     if len(rows) > 1:
         rows.sort()
     return ",".join(
@@ -204,7 +214,7 @@ def _encode(text: str) -> bytes:
 _PLAIN = Carried()
 
 
-def graph_digest(graph: Graph, shift_floors: bool = True) -> str:
+def graph_digest(graph: Graph, shift_floors: bool = True, speedup: float = 1.0) -> str:
     """Return the digest of a graph, 64 hexadecimal digits.
 
     Parameters
@@ -212,6 +222,8 @@ def graph_digest(graph: Graph, shift_floors: bool = True) -> str:
     graph : Graph
     shift_floors : bool
         Shift the floors so that the least of the corpus is 0, as finite replay does. Under snapshot they stay.
+    speedup : float
+        Divides floors and delays (not recorded times) first, as a replay at that speed does.
 
     Notes
     -----
@@ -231,6 +243,8 @@ def graph_digest(graph: Graph, shift_floors: bool = True) -> str:
     floors = graph.not_before_ms
     if shift_floors and len(floors):
         floors = floors - floors.min()
+    floors = floors / speedup
+    delays = graph.edge_delay_ms / speedup
     buffer = np.empty(CHUNK_BYTES, dtype=np.uint8)
     hasher.update(f'{{"block_size":{graph.block_size},"nodes":['.encode())
     for node, name in enumerate(names):
@@ -253,7 +267,7 @@ def graph_digest(graph: Graph, shift_floors: bool = True) -> str:
             f'],"not_before_ms":{format_float(float(floors[node]))},'
             + ("" if math.isnan(recorded) else f'"recorded_api_time_ms":{format_float(recorded)},')
             + f'"priority":{hints.priority},"strict_priority":{hints.strict_priority},"policy_class":{policy},'
-            f'"dependencies":[{_dependencies(graph, names, node)}]}}'
+            f'"dependencies":[{_dependencies(graph, names, delays, node)}]}}'
         )
         hasher.update(_encode(tail))
     hasher.update(b"]}")
