@@ -46,7 +46,7 @@ DEPLOYMENT = _kinds(
         severity=Severity.ERROR,
         title="The configuration is not one YAML mapping",
         because="nothing in it can be trusted before it parses",
-        hint="check the indentation at the named line; the file holds one mapping with `traffic` and `engine`",
+        hint="write one YAML mapping with `engine` and `traffic`, in UTF-8; look at the indentation of the named line",
         example="engine: {workers: {aggregated: [",
     ),
     Kind(
@@ -77,7 +77,7 @@ DEPLOYMENT = _kinds(
         code="config-type",
         severity=Severity.ERROR,
         title="A value of the wrong type",
-        because="values are taken as written, never converted: `true` is not 1 and `\"8\"` is not 8",
+        because='values are taken as written, never converted: `true` is not 1 and `"8"` is not 8',
         hint="write the value in the wanted type",
         example="parallelism: {replicas: true}",
     ),

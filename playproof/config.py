@@ -1,0 +1,483 @@
+"""The YAML configuration: one file says which trace, which load and which deployment.
+
+The field names are those of `aisimulate predict`, so that one file serves both tools. Nothing is passed over: an
+unknown key, a value of the wrong type and a setting that this version does not simulate are findings, all of them at
+once, each with the dotted name of its field and its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import msgspec
+import yaml
+from blake3 import blake3
+from playproof_spec.findings import Findings, Where, finding
+
+from playproof.deployment import Deployment, FixedTiming, InvalidDeployment, Load, PolynomialTiming
+from playproof.fields import (
+    MAX_BLOCKS_ALL_WORKERS,
+    Blocks,
+    BlockSize,
+    ContextLength,
+    Lanes,
+    PassMs,
+    Positive,
+    Sequences,
+    Speedup,
+    Workers,
+    check,
+)
+
+# A configuration is a page or two. The bounds stop files that are something else, and aliases that unfold for ever.
+MAX_CONFIG_BYTES = 1_000_000
+MAX_CONFIG_VALUES = 10_000
+
+READERS = ("auto", "agentic_mooncake", "weka")
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A mapping of the file. Its attributes are the keys that this version simulates."""
+
+
+class _Source(_Section, frozen=True, kw_only=True):
+    type: str = "trace"
+    format: str = "auto"
+    paths: list[str] = []
+    block_size: BlockSize | None = None
+    nested_timestamp_basis: str = "auto"
+    subagent_marker: str = "auto"
+
+
+class _Load(_Section, frozen=True, kw_only=True):
+    type: str = "trace_timestamps"
+    speedup: Speedup = 1.0
+    agentic_lanes: Lanes | None = None
+    agentic_prefix_scope: str = "corpus"
+
+
+class _Traffic(_Section, frozen=True, kw_only=True):
+    source: _Source = _Source()
+    load: _Load = _Load()
+
+
+class _Parallelism(_Section, frozen=True, kw_only=True):
+    replicas: Workers = 1
+    # With given timings and a given pool these two change nothing; they are labels that other tools read.
+    tensor: Positive = 1
+    pipeline: Positive = 1
+    attention_data: Positive = 1
+
+
+class _Scheduler(_Section, frozen=True, kw_only=True):
+    max_batched_tokens: Positive = 8192
+    max_sequences: Sequences = 256
+
+
+class _Capacity(_Section, frozen=True, kw_only=True):
+    type: str
+    blocks: Blocks
+
+
+class _KvCache(_Section, frozen=True, kw_only=True):
+    block_size: BlockSize = 64
+    prefix_caching: bool = True
+    bytes_per_token: Positive | None = None
+    capacity: _Capacity
+
+
+class _Timing(_Section, frozen=True, kw_only=True):
+    type: str
+    prefill_ms: PassMs | None = None
+    decode_ms: PassMs | None = None
+
+
+class _Worker(_Section, frozen=True, kw_only=True):
+    parallelism: _Parallelism = _Parallelism()
+    scheduler: _Scheduler = _Scheduler()
+    kv_cache: _KvCache
+    timing: _Timing
+
+
+class _Workers(_Section, frozen=True, kw_only=True):
+    aggregated: _Worker
+
+
+class _Router(_Section, frozen=True, kw_only=True):
+    policy: str = "round_robin"
+
+
+class _Engine(_Section, frozen=True, kw_only=True):
+    mode: str = "aggregated"
+    backend: str = "vllm"
+    model: str | None = None
+    hardware: str | None = None
+    context_length: ContextLength = "max"
+    router: _Router = _Router()
+    workers: _Workers
+
+
+class _Config(_Section, frozen=True, kw_only=True):
+    traffic: _Traffic = _Traffic()
+    engine: _Engine
+
+
+_WORKER = "engine.workers.aggregated"
+_DISAGGREGATION = "prefill/decode disaggregation is not supported"
+_SGLANG = "SGLang workers are not supported"
+_ORDINARY = "it belongs to ordinary traces; an agentic corpus is offered with agentic_lanes"
+
+# Keys that other tools or later versions know: refused by name, with what they would bring.
+_LATER: Mapping[str, str] = {
+    "traffic.load.concurrency": _ORDINARY,
+    "traffic.load.agentic_snapshot": "snapshots are not supported",
+    "traffic.load.agentic_warmup": "warmup is not supported",
+    "traffic.load.agentic_profile": "profiles are not supported",
+    "traffic.stop": "a virtual-time stop belongs to ordinary traces; agentic plays run to their end",
+    "engine.kv_transfer": f"KV transfer belongs to prefill/decode, and {_DISAGGREGATION}",
+    "engine.speculation": "speculative decoding is not supported",
+    "engine.workers.prefill": _DISAGGREGATION,
+    "engine.workers.decode": _DISAGGREGATION,
+    f"{_WORKER}.scheduler.chunked_prefill_size": _SGLANG,
+    f"{_WORKER}.scheduler.max_prefill_tokens": _SGLANG,
+    f"{_WORKER}.kv_cache.host_offload": "host offload (G2) is not supported",
+    f"{_WORKER}.kv_cache.g3_offload": "G3 offload is not supported",
+}
+
+# Words a text field takes: those that work, and those refused by name with the reason.
+_WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
+    "traffic.source.type": (("trace",), {}),
+    "traffic.source.format": (
+        READERS,
+        {
+            name: f"the {name} reader is not supported"
+            for name in ("claude", "codex", "dynamo", "mooncake", "mooncake-delta", "applied_compute_agentic")
+        },
+    ),
+    "traffic.source.nested_timestamp_basis": (("auto", "relative", "absolute"), {}),
+    "traffic.source.subagent_marker": (("auto", "spawn", "completion"), {}),
+    "traffic.load.type": (("trace_timestamps",), {"concurrency": _ORDINARY}),
+    "traffic.load.agentic_prefix_scope": (("corpus",), {"play": "prefix sharing by play is not supported"}),
+    "engine.mode": (("aggregated",), {"disaggregated": _DISAGGREGATION}),
+    "engine.backend": (("vllm",), {"sglang": _SGLANG}),
+    "engine.router.policy": (("round_robin",), {"kv_router": "the KV-aware router is not supported"}),
+    f"{_WORKER}.kv_cache.capacity.type": (("fixed",), {}),
+    f"{_WORKER}.timing.type": (("fixed", "polynomial"), {}),
+}
+
+SectionT = TypeVar("SectionT", bound=_Section)
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration, read and checked.
+
+    Attributes
+    ----------
+    paths : tuple[Path, ...]
+        Traces; relative ones were relative to the configuration's folder.
+    format, nested_timestamp_basis, subagent_marker : str
+    block_size : int or None
+        Reading options of the trace.
+    deployment : Deployment
+    load : Load
+    model, hardware : str or None
+        Labels that the report repeats.
+    """
+
+    paths: tuple[Path, ...] = ()
+    format: str = "auto"
+    block_size: int | None = None
+    nested_timestamp_basis: str = "auto"
+    subagent_marker: str = "auto"
+    deployment: Deployment = Deployment()
+    load: Load = Load()
+    model: str | None = None
+    hardware: str | None = None
+
+
+def configuration_digest(deployment: Deployment, load: Load) -> str:
+    """Return the BLAKE3 of everything that a configuration can change in a replay of one graph."""
+    resolved = {"deployment": deployment.to_dict(), "load": load.to_dict()}
+    return blake3(msgspec.json.encode(resolved, order="deterministic")).hexdigest()
+
+
+def read_configuration(path: str | Path, overrides: Iterable[str] = ()) -> Configuration:
+    """Read a YAML configuration.
+
+    Parameters
+    ----------
+    path : path
+    overrides : iterable of str
+        ``a.b.c=value`` settings put over the file's; values are read as YAML.
+
+    Raises
+    ------
+    InvalidDeployment
+        With every problem of the file and of the overrides.
+    OSError
+        When the file cannot be read.
+    """
+    path = Path(path)
+    data = path.read_bytes()
+    return parse_configuration(data, file=str(path), folder=path.parent, overrides=overrides)
+
+
+def parse_configuration(
+    data: bytes, *, file: str = "", folder: Path = Path(), overrides: Iterable[str] = ()
+) -> Configuration:
+    """Read a YAML configuration from its bytes; see :func:`read_configuration`."""
+    reader = _Reader(file)
+    tree = reader.parse(data)
+    for override in overrides:
+        reader.override(tree, override)
+    config = reader.section(_Config, tree, "") if not reader.findings.errors else None
+    if config is None or reader.findings.errors:
+        raise InvalidDeployment(reader.findings)
+    return _resolve(config, folder)
+
+
+def _resolve(config: _Config, folder: Path) -> Configuration:
+    source, engine = config.traffic.source, config.engine
+    worker = engine.workers.aggregated
+    timing: FixedTiming | PolynomialTiming
+    if worker.timing.prefill_ms is not None and worker.timing.decode_ms is not None:
+        timing = FixedTiming(prefill_ms=worker.timing.prefill_ms, decode_ms=worker.timing.decode_ms)
+    else:
+        timing = PolynomialTiming()
+    return Configuration(
+        paths=tuple(folder / path for path in source.paths),
+        format=source.format,
+        block_size=source.block_size,
+        nested_timestamp_basis=source.nested_timestamp_basis,
+        subagent_marker=source.subagent_marker,
+        deployment=Deployment(
+            workers=worker.parallelism.replicas,
+            blocks=worker.kv_cache.capacity.blocks,
+            block_size=worker.kv_cache.block_size,
+            prefix_caching=worker.kv_cache.prefix_caching,
+            max_batched_tokens=worker.scheduler.max_batched_tokens,
+            max_sequences=worker.scheduler.max_sequences,
+            context_length=engine.context_length,
+            timing=timing,
+        ),
+        load=Load(lanes=config.traffic.load.agentic_lanes, speedup=config.traffic.load.speedup),
+        model=engine.model,
+        hardware=engine.hardware,
+    )
+
+
+class _Reader:
+    """Walks the parsed file along the sections, and collects findings with field and line."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.findings = Findings()
+        self._lines: dict[str, int] = {}
+        self._overridden: set[str] = set()
+
+    def add(self, code: str, message: str, field: str, **details: Any) -> None:
+        self.findings.add(finding(code, message, where=self._where(field), **details))
+
+    def _where(self, field: str) -> Where:
+        if field in self._overridden:
+            return Where(file="--set", field=field)
+        return Where(file=self.file, line=self._lines.get(field, 0), field=field)
+
+    # Parsing ---------------------------------------------------------------------------------------------------------
+
+    def parse(self, data: bytes) -> dict[str, Any]:
+        """Return the file's mapping; an empty one with a finding when there is none."""
+        if len(data) > MAX_CONFIG_BYTES:
+            self.add("config-unreadable", "the file is too large", "", found=f"{len(data)} bytes")
+            return {}
+        try:
+            text = data.decode("utf-8-sig")
+            self._note_lines(yaml.compose(text, Loader=yaml.SafeLoader), "", MAX_CONFIG_VALUES)
+            tree = {} if self.findings.errors else msgspec.yaml.decode(text.encode())
+        except UnicodeDecodeError as error:
+            self.add("config-unreadable", "the file is not UTF-8 text", "", found=f"byte {error.start}")
+        except (yaml.YAMLError, msgspec.DecodeError) as error:
+            self._not_yaml(error)
+        except RecursionError:
+            self.add("config-unreadable", "the file is nested too deeply", "")
+        except ValueError as error:
+            self.add("config-unreadable", "the file cannot be read", "", found=str(error))
+        else:
+            if isinstance(tree, dict):
+                return {str(key): value for key, value in tree.items()}
+            self.add(
+                "config-unreadable", "the file is not a mapping", "", found=tree, wanted="traffic: … and engine: …"
+            )
+        return {}
+
+    def _not_yaml(self, error: Exception) -> None:
+        mark = getattr(error, "problem_mark", None)
+        where = Where(file=self.file, line=mark.line + 1 if mark is not None else 0)
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        self.findings.add(finding("config-unreadable", "the file is not YAML", where=where, found=problem))
+
+    def _note_lines(self, node: yaml.Node | None, path: str, budget: int) -> int:
+        """Remember the line of every key, and find keys that stand twice; return what is left of the budget."""
+        budget -= 1
+        if budget < 0:
+            raise ValueError(f"more than {MAX_CONFIG_VALUES} values")
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                field = f"{path}.{key.value}".lstrip(".")
+                self._lines.setdefault(field, key.start_mark.line + 1)
+                if field in seen:
+                    where = Where(file=self.file, line=key.start_mark.line + 1, field=field)
+                    self.findings.add(finding("config-duplicate-key", f"{key.value} stands twice", where=where))
+                seen.add(field)
+                budget = self._note_lines(value, field, budget)
+        elif isinstance(node, yaml.SequenceNode):
+            for number, value in enumerate(node.value):
+                self._lines.setdefault(f"{path}[{number}]", value.start_mark.line + 1)
+                budget = self._note_lines(value, f"{path}[{number}]", budget)
+        return budget
+
+    def override(self, tree: dict[str, Any], setting: str) -> None:
+        """Put one ``a.b.c=value`` into the tree."""
+        field, equals, text = setting.partition("=")
+        *parents, last = field.split(".")
+        try:
+            value = msgspec.yaml.decode(text.encode())
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            value, equals = None, ""
+        if not equals or not all([*parents, last]):
+            where = Where(file="--set", field=field)
+            self.findings.add(
+                finding("config-unreadable", "not a setting", where=where, found=setting, wanted="a.b.c=value")
+            )
+            return
+        place = tree
+        for parent in parents:
+            child = place.get(parent)
+            if not isinstance(child, dict):
+                child = place[parent] = {}
+            place = child
+        place[last] = value
+        self._overridden.add(field)
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def section(self, kind: type[SectionT], tree: object, path: str) -> SectionT | None:
+        """Read one mapping into `kind`; None, with findings, when something in it cannot be used."""
+        if not isinstance(tree, dict):
+            self.add("config-type", f"{path or 'the file'} is not a mapping", path, found=tree, wanted="a mapping")
+            return None
+        infos = {info.name: info for info in msgspec.structs.fields(kind)}
+        self._refuse_others(tree, path, list(infos))
+        values: dict[str, Any] = {}
+        usable = True
+        for name, info in infos.items():
+            field = f"{path}.{name}".lstrip(".")
+            if name not in tree:
+                if info.required:
+                    usable = False
+                    self._missing(field, tree)
+                continue
+            value = self._value(info.type, tree[name], field)
+            usable = usable and value is not _BAD
+            values[name] = value
+        section = kind(**values) if usable else None
+        if section is not None:
+            self._consistent(section, path)
+        return section
+
+    def _value(self, kind: Any, raw: object, field: str) -> Any:
+        if isinstance(kind, type) and issubclass(kind, _Section):
+            section = self.section(kind, raw, field)
+            return _BAD if section is None else section
+        value, problem = check(kind, raw, self._where(field))
+        if problem is not None:
+            hint = ""
+            if isinstance(raw, str) and float in _arms(kind) and _reads_as_number(raw):
+                hint = f"YAML reads {raw} as text: write the point and the exponent's sign, as in 1.0e+3"
+            self.findings.add(msgspec.structs.replace(problem, hint=hint or problem.hint))
+            return _BAD
+        if isinstance(value, str) and field in _WORDS:
+            return self._word(value, field)
+        return value
+
+    def _word(self, value: str, field: str) -> Any:
+        words, later = _WORDS[field]
+        if value in words:
+            return value
+        if value in later:
+            self.add("config-unsupported", later[value], field, found=value, wanted=" or ".join(words))
+        else:
+            near = difflib.get_close_matches(value, [*words, *later], n=1)
+            hint = f"did you mean {near[0]}?" if near else ""
+            message = f"{field.rpartition('.')[2]} has no value {value}"
+            self.add("config-value", message, field, found=value, wanted=" or ".join(words), hint=hint)
+        return _BAD
+
+    def _refuse_others(self, tree: Mapping[Any, object], path: str, known: list[str]) -> None:
+        later = {field.rpartition(".")[2] for field in _LATER if field.rpartition(".")[0] == path}
+        for key in tree:
+            field = f"{path}.{key}".lstrip(".")
+            if key in known or (key in later and (tree[key] is None or tree[key] is False)):
+                continue
+            if key in later:
+                self.add("config-unsupported", _LATER[field], field, found=tree[key])
+                continue
+            near = difflib.get_close_matches(str(key), [*known, *sorted(later)], n=1)
+            hint = f"did you mean {near[0]}?" if near else ""
+            self.add("config-unknown-key", f"{key} is no key of {path or 'a configuration'}", field, hint=hint)
+
+    def _missing(self, field: str, tree: Mapping[Any, object]) -> None:
+        # A disaggregated file has no aggregated worker; that it is disaggregated has been said.
+        if field == _WORKER and ("prefill" in tree or "decode" in tree):
+            return
+        parent, _, name = field.rpartition(".")
+        where = self._where(parent)
+        where = msgspec.structs.replace(where, field=field)
+        self.findings.add(finding("config-missing", f"{name} is required", where=where))
+
+    def _consistent(self, section: _Section, path: str) -> None:
+        """Check what no single field can show."""
+        if isinstance(section, _Timing):
+            self._timing(section, path)
+        elif isinstance(section, _Parallelism) and section.attention_data != 1:
+            message = "attention data parallelism is not supported"
+            field = f"{path}.attention_data"
+            self.add("config-unsupported", message, field, found=section.attention_data, wanted="1")
+        elif isinstance(section, _Worker):
+            replicas, blocks = section.parallelism.replicas, section.kv_cache.capacity.blocks
+            if replicas * blocks > MAX_BLOCKS_ALL_WORKERS:
+                message = "the pools of all workers together are too large"
+                found, wanted = f"{replicas} × {blocks} blocks", f"at most {MAX_BLOCKS_ALL_WORKERS} blocks in all"
+                self.add("config-value", message, f"{path}.kv_cache.capacity.blocks", found=found, wanted=wanted)
+
+    def _timing(self, timing: _Timing, path: str) -> None:
+        for name in ("prefill_ms", "decode_ms"):
+            given = getattr(timing, name) is not None
+            field = f"{path}.{name}"
+            if timing.type == "fixed" and not given:
+                where = msgspec.structs.replace(self._where(path), field=field)
+                self.findings.add(finding("config-missing", f"fixed timing needs {name}", where=where))
+            if timing.type == "polynomial" and given:
+                self.add("config-combination", f"polynomial timing has no {name}", field, found=getattr(timing, name))
+
+
+# Stands for a value that gave a finding. None is a value of some fields.
+_BAD = object()
+
+
+def _arms(kind: Any) -> tuple[Any, ...]:
+    arms = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    return tuple(getattr(arm, "__origin__", arm) for arm in arms)
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

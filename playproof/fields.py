@@ -1,0 +1,87 @@
+"""Checks of single values against annotated types, with findings that name the field.
+
+A type is checked strictly, as written (`true` is not 1, `"8"` is not 8); its `Meta.description` is what a finding
+says was wanted. The Python classes and the YAML configuration share these checks, so that both give the same answers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+from playproof_spec.findings import Finding, Where, finding
+from playproof_spec.graph import MAX_TOKENS
+
+# Bounds on a deployment: far above real ones, low enough that no array of the kernel outgrows a laptop.
+MAX_WORKERS = 1024
+MAX_BLOCKS = 2**24
+MAX_BLOCKS_ALL_WORKERS = 2**26
+MAX_BLOCK_SIZE = 2**20
+MAX_SEQUENCES = 2**16
+MAX_LANES = 2**20
+MAX_PASS_MS = 3_600_000.0
+SPEEDUP_MIN, SPEEDUP_MAX = 1e-6, 1e6
+
+Workers = Annotated[int, Meta(ge=1, le=MAX_WORKERS, description=f"a whole number from 1 to {MAX_WORKERS}")]
+Positive = Annotated[int, Meta(ge=1, le=MAX_TOKENS, description="a whole number ≥ 1")]
+Blocks = Annotated[int, Meta(ge=1, le=MAX_BLOCKS, description=f"a whole number from 1 to {MAX_BLOCKS}")]
+BlockSize = Annotated[int, Meta(ge=1, le=MAX_BLOCK_SIZE, description=f"a whole number from 1 to {MAX_BLOCK_SIZE}")]
+Sequences = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES, description=f"a whole number from 1 to {MAX_SEQUENCES}")]
+Lanes = Annotated[int, Meta(ge=1, le=MAX_LANES, description=f"a whole number from 1 to {MAX_LANES}")]
+PassMs = Annotated[float, Meta(ge=0, le=MAX_PASS_MS, description=f"milliseconds from 0 to {MAX_PASS_MS:.0f}")]
+Speedup = Annotated[
+    float, Meta(ge=SPEEDUP_MIN, le=SPEEDUP_MAX, description=f"a number from {SPEEDUP_MIN:g} to {SPEEDUP_MAX:g}")
+]
+ContextLength = Positive | Literal["max"]
+
+_PLAIN = {bool: "true or false", str: "text", int: "a whole number", float: "a number", list: "a list"}
+
+
+def wanted(kind: Any) -> str:
+    """Return in words what values `kind` takes.
+
+    Examples
+    --------
+    >>> wanted(Positive)
+    'a whole number ≥ 1'
+    >>> wanted(bool)
+    'true or false'
+    """
+    if get_origin(kind) is Annotated:
+        described = [meta.description for meta in get_args(kind)[1:] if isinstance(meta, Meta) and meta.description]
+        return described[0] if described else wanted(get_args(kind)[0])
+    if get_origin(kind) is Literal:
+        return " or ".join(str(value) for value in get_args(kind))
+    if get_origin(kind) is list:
+        return "a list of " + {str: "texts"}.get(get_args(kind)[0], "values")
+    arms = [arm for arm in get_args(kind) if arm is not type(None)]
+    if arms:
+        return " or ".join(wanted(arm) for arm in arms)
+    return _PLAIN.get(kind, getattr(kind, "__name__", "a mapping"))
+
+
+def check(kind: Any, value: object, where: Where) -> tuple[Any, Finding | None]:
+    """Check one value.
+
+    Parameters
+    ----------
+    kind : type
+        What the value must be; bounds and wording come from its `Meta`.
+    value : object
+    where : Where
+        The place that the finding names.
+
+    Returns
+    -------
+    value : Any
+        As `kind` has it (a whole number becomes a float where a float is wanted), or None.
+    problem : Finding or None
+    """
+    try:
+        return msgspec.convert(value, kind), None
+    except msgspec.ValidationError as error:
+        code = "config-type" if ", got `" in str(error) else "config-value"
+        name = where.field.rpartition(".")[2] or where.field
+        problem = f"{name} is {'of the wrong type' if code == 'config-type' else 'out of range'}"
+        return None, finding(code, problem, where=where, found=value, wanted=wanted(kind))
