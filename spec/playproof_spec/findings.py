@@ -14,8 +14,6 @@ from playproof_spec.catalogue import CATALOGUE, Severity
 __all__ = ["Finding", "Findings", "InvalidInput", "Severity", "Where", "finding"]
 
 
-
-
 class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The place a finding points at.
 
@@ -123,6 +121,11 @@ class Findings:
         self._counts[key] = count + 1
         if count < self.limit_per_code:
             self._kept.append(item)
+
+    def add_count(self, code: str, count: int) -> None:
+        """Count `count` more findings of `code` that the caller did not build, since they would not be kept."""
+        key = (code, CATALOGUE[code].severity)
+        self._counts[key] = self._counts.get(key, 0) + count
 
     def extend(self, other: Findings) -> None:
         """Add every finding of `other`, with the counts of those it dropped."""
