@@ -420,7 +420,7 @@ HANDOFF_SOURCE_FIRST = _machine(
 
 HANDOFF_DESTINATION_FIRST = _machine(
     "handoff_destination_first",
-    "A logical request in prefill/decode as SGLang orders it: the destination is reserved, then the prompt is computed.",
+    "A logical request in prefill/decode as SGLang orders it: the destination is reserved, then the prompt computed.",
     HandoffState.QUEUED,
     HandoffEvent,
     {
