@@ -1,1 +1,37 @@
-"""playproof."""
+"""Validate, prove and replay agentic LLM workloads on a simulated serving deployment.
+
+Examples
+--------
+>>> import playproof as pp
+>>> trace = pp.load("examples/weka")                                   # doctest: +SKIP
+>>> report = pp.replay(trace, pp.Deployment(workers=2), pp.Load(lanes=4))  # doctest: +SKIP
+>>> report.trajectories.completed                                      # doctest: +SKIP
+5
+"""
+
+from importlib.metadata import version
+
+from playproof.api import InvalidTrace, Validation, load, replay, run, validate
+from playproof.config import Configuration, read_configuration
+from playproof.deployment import Deployment, FixedTiming, InvalidDeployment, Load, PolynomialTiming
+from playproof.report import Report, Trajectories
+
+__version__ = version("playproof")
+
+__all__ = [
+    "Configuration",
+    "Deployment",
+    "FixedTiming",
+    "InvalidDeployment",
+    "InvalidTrace",
+    "Load",
+    "PolynomialTiming",
+    "Report",
+    "Trajectories",
+    "Validation",
+    "load",
+    "read_configuration",
+    "replay",
+    "run",
+    "validate",
+]

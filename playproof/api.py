@@ -1,0 +1,298 @@
+"""The Python interface: load, validate, replay, run.
+
+The kernel and the prover are imported where they are used: they bring a compiler and a solver along, and a caller that
+only reads a configuration should not wait for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from playproof_spec.certificate import Certificate, ProvenGraph
+from playproof_spec.findings import Findings, InvalidInput
+
+from playproof.config import Configuration, read_configuration
+from playproof.deployment import Deployment, InvalidDeployment, Load
+from playproof.fit import fit
+from playproof.report import Report, WallTimes
+
+if TYPE_CHECKING:
+    from playproof_spec.graph import Graph
+
+NS_PER_MS = 1_000_000
+
+PathOrPaths = str | Path | Sequence[str | Path]
+Progress = Callable[[int, int], None]
+
+
+class InvalidTrace(InvalidInput):
+    """A trace that cannot be replayed; `.findings` holds every finding, warnings included."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Validation:
+    """What `validate` found.
+
+    Attributes
+    ----------
+    findings : Findings
+        Everything, in the order of discovery.
+    proven : ProvenGraph or None
+        None when any finding is an error.
+    graph : Graph or None
+        What was read, also where it could not be proven; None when nothing could be read.
+    """
+
+    findings: Findings
+    proven: ProvenGraph | None
+    graph: Graph | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the trace is proven."""
+        return self.proven is not None
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The certificate of a proven trace."""
+        return self.proven.certificate if self.proven is not None else None
+
+
+def load(
+    paths: PathOrPaths,
+    *,
+    format: str = "auto",
+    block_size: int | None = None,
+    nested_timestamp_basis: str = "auto",
+    subagent_marker: str = "auto",
+    strict: bool = False,
+) -> ProvenGraph:
+    """Read traces, lower them to one graph, and prove it.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        Files and folders.
+    format : str
+        "auto" decides from the content; otherwise "weka" or "agentic_mooncake".
+    block_size : int, optional
+        Tokens per hash id, for formats whose files do not say.
+    nested_timestamp_basis : {"auto", "relative", "absolute"}
+        How Weka's nested times count.
+    subagent_marker : {"auto", "spawn", "completion"}
+        What the time of a Weka subagent marks.
+    strict : bool
+        Take unknown fields as errors.
+
+    Returns
+    -------
+    ProvenGraph
+
+    Raises
+    ------
+    InvalidTrace
+        With all findings, when any is an error.
+    OSError
+        When a path does not exist or cannot be read.
+    """
+    result = validate(
+        paths,
+        format=format,
+        block_size=block_size,
+        nested_timestamp_basis=nested_timestamp_basis,
+        subagent_marker=subagent_marker,
+        strict=strict,
+    )
+    if result.proven is None:
+        raise InvalidTrace(result.findings)
+    return result.proven
+
+
+def validate(
+    paths: PathOrPaths,
+    *,
+    format: str = "auto",
+    block_size: int | None = None,
+    nested_timestamp_basis: str = "auto",
+    subagent_marker: str = "auto",
+    strict: bool = False,
+    deployment: Deployment | None = None,
+    offered: Load | None = None,
+) -> Validation:
+    """Read, lower and prove traces, and return what was found instead of raising.
+
+    Parameters
+    ----------
+    paths, format, block_size, nested_timestamp_basis, subagent_marker, strict
+        As for :func:`load`.
+    deployment : Deployment, optional
+        Also name the requests that it would have to reject.
+    offered : Load, optional
+        The load on that deployment.
+
+    Raises
+    ------
+    OSError
+        When a path does not exist or cannot be read.
+    """
+    from playproof_lowering import LoweringOptions, load_graph
+    from playproof_spec.certificate import prove
+
+    options = LoweringOptions(
+        block_size=block_size,
+        nested_timestamp_basis=nested_timestamp_basis,
+        subagent_marker=subagent_marker,
+        strict=strict,
+    )
+    graph: Graph | None = None
+    try:
+        lowered = load_graph(existing(paths), format=format, options=options)
+        graph = lowered.graph
+        proven = prove(graph, lowered.findings)
+    except InvalidInput as refused:
+        return Validation(refused.findings, None, graph)
+    findings = Findings()
+    for item in proven.findings:
+        findings.add(item)
+    if deployment is not None:
+        findings.extend(fit(proven.graph, deployment, offered or Load()))
+    return Validation(findings, proven if not findings.errors else None, graph)
+
+
+def replay(
+    trace: ProvenGraph,
+    deployment: Deployment | None = None,
+    load: Load | None = None,
+    *,
+    per_request: bool = True,
+    progress: Progress | None = None,
+) -> Report:
+    """Replay a proven trace on a simulated deployment.
+
+    Parameters
+    ----------
+    trace : ProvenGraph
+    deployment : Deployment, optional
+        One vLLM worker with the stated defaults of :class:`Deployment`.
+    load : Load, optional
+        Every play at its recorded time.
+    per_request : bool
+        Offer `Report.requests` and `Report.request_dicts()`.
+    progress : callable, optional
+        Called now and then with (requests finished, requests in all).
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    InvalidDeployment
+        When the replay could outlast the clock.
+    """
+    return _replay(trace, deployment or Deployment(), load or Load(), per_request=per_request, progress=progress)
+
+
+def run(
+    configuration: str | Path | Configuration,
+    *,
+    paths: PathOrPaths | None = None,
+    overrides: Iterable[str] = (),
+    per_request: bool = True,
+    progress: Progress | None = None,
+) -> Report:
+    """Load and replay what a configuration file says.
+
+    Parameters
+    ----------
+    configuration : path or Configuration
+        A YAML file, or one that was read; relative trace paths in a file start at its folder.
+    paths : path or sequence of paths, optional
+        Traces to take instead of the configuration's.
+    overrides : iterable of str
+        ``a.b.c=value`` settings put over the file's.
+    per_request, progress
+        As for :func:`replay`.
+
+    Raises
+    ------
+    InvalidDeployment
+        When the configuration cannot be used.
+    InvalidTrace
+        When the trace cannot be replayed.
+    OSError
+        When a file cannot be read.
+    """
+    if not isinstance(configuration, Configuration):
+        configuration = read_configuration(configuration, overrides)
+    started = time.perf_counter_ns()
+    proven = load(
+        configuration.paths if paths is None else paths,
+        format=configuration.format,
+        block_size=configuration.block_size,
+        nested_timestamp_basis=configuration.nested_timestamp_basis,
+        subagent_marker=configuration.subagent_marker,
+    )
+    return _replay(
+        proven,
+        configuration.deployment,
+        configuration.load,
+        model=configuration.model,
+        hardware=configuration.hardware,
+        prepare_wall_ms=(time.perf_counter_ns() - started) / NS_PER_MS,
+        per_request=per_request,
+        progress=progress,
+    )
+
+
+def _replay(
+    trace: ProvenGraph,
+    deployment: Deployment,
+    load: Load,
+    *,
+    model: str | None = None,
+    hardware: str | None = None,
+    prepare_wall_ms: float = 0.0,
+    per_request: bool = True,
+    progress: Progress | None = None,
+) -> Report:
+    findings = fit(trace.graph, deployment, load)
+    if findings.errors:
+        raise InvalidDeployment(findings)
+    from playproof_kernel import simulate
+
+    started = time.perf_counter_ns()
+    ledger = simulate(trace, deployment.to_spec(), load.to_spec(), progress=progress)
+    walls = WallTimes(prepare_wall_ms, (time.perf_counter_ns() - started) / NS_PER_MS)
+    return Report(
+        trace,
+        ledger,
+        deployment,
+        load,
+        model=model,
+        hardware=hardware,
+        walls=walls,
+        per_request=per_request,
+    )
+
+
+def existing(paths: PathOrPaths) -> list[Path]:
+    """Return `paths` as a list.
+
+    Raises
+    ------
+    FileNotFoundError
+        When there is none, or the first that does not exist.
+    """
+    listed = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    if not listed:
+        raise FileNotFoundError("no trace is given")
+    for path in listed:
+        # A dangling link exists as a link: readers refuse it with a finding that says so.
+        if not path.exists() and not path.is_symlink():
+            raise FileNotFoundError(f"no such file or folder: {path}")
+    return listed

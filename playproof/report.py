@@ -1,0 +1,357 @@
+"""The report of one replay: every figure made from the proven graph and the ledger, and from nothing else.
+
+Field names are aisimulate's where the meaning is the same; docs/report.md defines each. Equal input gives equal bytes,
+but for the fields with `wall` in their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+from playproof_spec.certificate import ProvenGraph
+from playproof_spec.findings import Severity
+from playproof_spec.machines import NodeState, PlayState, RequestState
+from playproof_spec.units import NS_PER_MS
+
+from playproof.config import configuration_digest
+from playproof.deployment import Deployment, Load
+from playproof.figures import Summary, ratio, summarize, summarize_weighted
+from playproof.files import write_whole
+from playproof.requests import TERMINAL_STATUS, RequestColumns, to_ms
+
+if TYPE_CHECKING:
+    from playproof_kernel.ledger import Ledger
+
+REPORT_SCHEMA = "playproof.report.v1"
+MS_PER_S = 1000.0
+# Lines of requests.jsonl that are encoded together.
+LINES_PER_CHUNK = 2000
+
+PLAY_STATUS = {
+    PlayState.COMPLETED: "completed",
+    PlayState.FAILED: "failed",
+    PlayState.INCOMPLETE: "incomplete",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WallTimes:
+    """What the work took on this machine, milliseconds."""
+
+    prepare_wall_ms: float = 0.0
+    replay_wall_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectories:
+    """The plays of a run.
+
+    Attributes
+    ----------
+    total, completed, failed, incomplete : int
+        Plays started; completed ones; failed ones; started but not completed (failed ones included).
+    e2e_latency_ms : Float64, shape (plays,)
+        Last completion − first dispatch of each play in execution order, NaN where it did not complete.
+    """
+
+    total: int
+    completed: int
+    failed: int
+    incomplete: int
+    e2e_latency_ms: npt.NDArray[np.float64]
+
+
+class Report:
+    """What one replay showed.
+
+    Parameters
+    ----------
+    proven : ProvenGraph
+    ledger : Ledger
+        Of the replay of `proven` on `deployment` under `load`.
+    deployment : Deployment
+    load : Load
+    model, hardware : str or None
+        Labels to repeat.
+    walls : WallTimes
+    per_request : bool
+        Whether :attr:`requests` and :meth:`request_dicts` are wanted. Figures over requests and trajectories never
+        need it.
+
+    Attributes
+    ----------
+    trajectories : Trajectories
+    """
+
+    def __init__(
+        self,
+        proven: ProvenGraph,
+        ledger: Ledger,
+        deployment: Deployment,
+        load: Load,
+        *,
+        model: str | None = None,
+        hardware: str | None = None,
+        walls: WallTimes = WallTimes(),
+        per_request: bool = True,
+    ) -> None:
+        self.proven = proven
+        self.ledger = ledger
+        self.deployment = deployment
+        self.load = load
+        self.model = model
+        self.hardware = hardware
+        self.walls = walls
+        self.per_request = per_request
+        self._columns = RequestColumns(proven.graph, ledger)
+        self.trajectories = _trajectories(ledger)
+
+    @cached_property
+    def requests(self) -> npt.NDArray[np.void] | None:
+        """The requests as a structured array (see `playproof.requests.REQUEST_DTYPE`), None when not captured."""
+        return self._columns.array() if self.per_request else None
+
+    def request_dicts(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of requests.jsonl: one dispatched request each, plays in order, nodes in document order.
+
+        Raises
+        ------
+        ValueError
+            When the replay ran with ``per_request=False``.
+        """
+        if not self.per_request:
+            raise ValueError("this report has no per-request results: replay with per_request=True")
+        return self._columns.dicts()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return report.json as JSON values."""
+        return {
+            "schema": REPORT_SCHEMA,
+            "playproof_version": version("playproof"),
+            **self._counts(),
+            **self._trajectory_figures(),
+            **self._throughput(),
+            **self._latencies(),
+            **self._cache_and_work(),
+            **self._provenance(),
+            "wall_time_ms": self.walls.replay_wall_ms,
+            "prepare_wall_time_ms": self.walls.prepare_wall_ms,
+        }
+
+    def to_json(self) -> bytes:
+        """Return report.json as bytes."""
+        return msgspec.json.format(msgspec.json.encode(self.to_dict()), indent=2) + b"\n"
+
+    def write(self, folder: str | Path, *, per_request: bool = False) -> list[Path]:
+        """Write report.json, and requests.jsonl if `per_request`; return the paths written.
+
+        Raises
+        ------
+        OSError
+            When the folder cannot be written.
+        ValueError
+            When per-request results are wanted of a replay without them.
+        """
+        folder = Path(folder)
+        written = [folder / "report.json"]
+        write_whole(written[0], [self.to_json()])
+        if per_request:
+            written.append(folder / "requests.jsonl")
+            write_whole(written[1], _lines(self.request_dicts()))
+        return written
+
+    # Sections of to_dict ---------------------------------------------------------------------------------------------
+
+    def _counts(self) -> dict[str, Any]:
+        columns = self._columns
+        return {
+            "num_requests": len(columns.node),
+            "completed_requests": columns.count(RequestState.FINISHED),
+            "failed_requests": columns.count(RequestState.FAILED),
+            "rejected_requests": columns.count(RequestState.REJECTED),
+            "canceled_requests": columns.count(RequestState.CANCELED),
+            "skipped_requests": int(np.count_nonzero(self.ledger.node_state == NodeState.SKIPPED)),
+            "duration_ms": self.duration_ms,
+        }
+
+    @property
+    def duration_ms(self) -> float:
+        """From the run's origin to the end of the last request, milliseconds."""
+        ends = self.ledger.terminal_ns
+        return int(ends.max(initial=0)) / NS_PER_MS
+
+    def _trajectory_figures(self) -> dict[str, Any]:
+        plays = self.trajectories
+        latencies = plays.e2e_latency_ms[~np.isnan(plays.e2e_latency_ms)]
+        return {
+            "total_trajectories": plays.total,
+            "completed_trajectories": plays.completed,
+            "failed_trajectories": plays.failed,
+            "incomplete_trajectories": plays.incomplete,
+            **_named("trajectory_e2e_latency", summarize(latencies)),
+        }
+
+    def _throughput(self) -> dict[str, Any]:
+        columns = self._columns
+        seconds = self.duration_ms / MS_PER_S
+        inputs = int(self.proven.graph.input_length[columns.node[columns.completed]].sum())
+        outputs = int(columns.output[columns.completed].sum())
+        return {
+            "total_input_tokens": inputs,
+            "total_output_tokens": outputs,
+            "request_throughput_rps": ratio(columns.count(RequestState.FINISHED), seconds),
+            "input_throughput_tok_s": ratio(inputs, seconds),
+            "output_throughput_tok_s": ratio(outputs, seconds),
+            "total_throughput_tok_s": ratio(inputs + outputs, seconds),
+        }
+
+    def _latencies(self) -> dict[str, Any]:
+        columns, ledger = self._columns, self.ledger
+        figures: dict[str, Any] = {}
+        samples = (
+            ("ttft", columns.ttft_ms),
+            ("ttst", columns.ttst_ms),
+            ("tpot", columns.tpot_ms),
+            ("e2e_latency", columns.e2e_ms),
+        )
+        for name, values in samples:
+            known = values[~np.isnan(values)]
+            figures[f"num_{name}_samples"] = len(known)
+            figures.update(_named(name, summarize(known)))
+        figures["num_itl_samples"] = int(ledger.gap_count.sum())
+        figures.update(_named("itl", summarize_weighted(ledger.gap_ns / NS_PER_MS, ledger.gap_count)))
+        return figures
+
+    def _cache_and_work(self) -> dict[str, Any]:
+        columns, ledger = self._columns, self.ledger
+        completed = columns.completed
+        inputs = int(self.proven.graph.input_length[columns.node[completed]].sum())
+        outputs = int(columns.output[completed].sum())
+        span_s = ledger.end_ns / NS_PER_MS / MS_PER_S
+        return {
+            "first_admission_prefix_cache_reused_ratio": _share(columns.first_reused[completed], inputs),
+            "prefix_cache_reused_ratio": _share(columns.last_reused[completed], inputs),
+            "committed_prefill_tokens": int(ledger.prefill_tokens.sum()),
+            "processed_tokens": inputs + outputs,
+            "forward_passes": int(ledger.passes.sum()),
+            "preemptions": int(ledger.preemptions.sum()),
+            "evicted_blocks": int(ledger.evictions.sum()),
+            "prefill_worker_seconds": 0.0,
+            "decode_worker_seconds": self.deployment.workers * span_s,
+            "busy_worker_seconds": int(ledger.busy_ns.sum()) / NS_PER_MS / MS_PER_S,
+        }
+
+    def _provenance(self) -> dict[str, Any]:
+        graph, certificate = self.proven.graph, self.proven.certificate
+        counts = {severity.value: 0 for severity in Severity}
+        for item in self.proven.findings:
+            counts[item.severity.value] += 1
+        return {
+            "agentic_qualification": "functional_only",
+            "agentic_input_format": graph.facts.get("format", graph.source.format),
+            "agentic_graph": {
+                "block_size": graph.block_size,
+                "graph_digest": certificate.graph_digest,
+                "node_count": graph.node_count,
+                "play_count": len(graph.plays),
+                "source": {"digest": graph.source.digest, "format": graph.source.format},
+                "source_models": sorted(graph.models),
+            },
+            "agentic_model_projection": {
+                "policy": "project_to_configured_target",
+                "source_models": sorted(graph.models),
+                "target_model": self.model,
+            },
+            "agentic_lanes": self.load.lanes,
+            "agentic_play_outcomes": self._outcomes(),
+            "reading": dict(graph.facts),
+            "findings": counts,
+            "deployment": {"model": self.model, "hardware": self.hardware, **self.deployment.to_dict()},
+            "load": self.load.to_dict(),
+            "digests": {
+                "input": graph.source.digest,
+                "graph": certificate.graph_digest,
+                "tables": certificate.tables_digest,
+                "configuration": configuration_digest(self.deployment, self.load),
+                "ledger": ledger_digest(self.ledger),
+            },
+            "certificate": certificate.to_dict(),
+        }
+
+    def _outcomes(self) -> list[dict[str, Any]]:
+        graph, ledger = self.proven.graph, self.ledger
+        last, settled = to_ms(ledger.play_last_terminal_ns), to_ms(ledger.play_settled_ns)
+        outcomes = []
+        for ordinal, play in enumerate(graph.plays):
+            lane, failed = int(ledger.play_lane[ordinal]), int(ledger.play_failed_node[ordinal])
+            outcome: dict[str, Any] = {
+                "play_id": play.play_id,
+                "play_ordinal": ordinal,
+                "lane": None if lane < 0 else lane,
+                "status": PLAY_STATUS.get(PlayState(int(ledger.play_state[ordinal])), "incomplete"),
+                "causal_terminal_ms": _known(last[ordinal]),
+                "settled_at_ms": _known(settled[ordinal]),
+            }
+            if failed >= 0:
+                outcome["failure_request_id"] = graph.request_ids[failed]
+                outcome["failure_status"] = TERMINAL_STATUS.get(RequestState(int(ledger.request_state[failed])))
+            outcomes.append(outcome)
+        return outcomes
+
+
+def ledger_digest(ledger: Ledger) -> str:
+    """Return the BLAKE3 of every column of a ledger: two replays are equal when their ledgers' digests are."""
+    hasher = blake3()
+    for name in ledger.__slots__:
+        value = getattr(ledger, name)
+        hasher.update(f"{name}:".encode())
+        if isinstance(value, np.ndarray):
+            little_endian = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"))
+            hasher.update(f"{little_endian.dtype.str}{little_endian.shape}".encode())
+            hasher.update(little_endian.tobytes())
+        else:
+            hasher.update(repr(value).encode())
+    return hasher.hexdigest()
+
+
+def _trajectories(ledger: Ledger) -> Trajectories:
+    states = ledger.play_state
+    completed = states == PlayState.COMPLETED
+    started = int(np.count_nonzero(states != PlayState.PENDING))
+    spans = (ledger.play_last_terminal_ns - ledger.play_first_dispatch_ns) / NS_PER_MS
+    return Trajectories(
+        total=started,
+        completed=int(np.count_nonzero(completed)),
+        failed=int(np.count_nonzero(states == PlayState.FAILED)),
+        incomplete=started - int(np.count_nonzero(completed)),
+        e2e_latency_ms=np.where(completed, spans, np.nan),
+    )
+
+
+def _named(name: str, summary: Summary) -> dict[str, float | None]:
+    return {f"{statistic}_{name}_ms": value for statistic, value in summary.items()}
+
+
+def _share(part: npt.NDArray[np.int64], whole: int) -> float:
+    # A run that computed no prompt reused none of it; the peer reports 0 there as well.
+    return int(part.sum()) / whole if whole else 0.0
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _lines(rows: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+    encoder = msgspec.json.Encoder()
+    while chunk := list(islice(rows, LINES_PER_CHUNK)):
+        yield encoder.encode_lines(chunk)

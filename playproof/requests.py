@@ -1,0 +1,212 @@
+"""Per-request results: the columns, the structured array, and the lines of requests.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from playproof_spec.graph import Graph
+from playproof_spec.machines import RequestState
+from playproof_spec.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from playproof_kernel.ledger import Ledger
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
+
+TERMINAL_STATUS = {
+    RequestState.FINISHED: "completed",
+    RequestState.REJECTED: "rejected",
+    RequestState.FAILED: "failed",
+    RequestState.CANCELED: "canceled",
+}
+
+# A finite replay measures from its first request on: it is all profile, without preparation.
+PHASE = "profile"
+
+REQUEST_DTYPE = np.dtype(
+    [
+        ("request_id", object),
+        ("play_id", object),
+        ("session_id", object),
+        ("node", np.int32),
+        ("play_ordinal", np.int32),
+        ("lane", np.int32),
+        ("worker", np.int32),
+        ("terminal_status", "U9"),
+        ("input_length", np.int64),
+        ("output_length", np.int64),
+        ("requested_output_length", np.int64),
+        ("dispatched_at_ms", np.float64),
+        ("first_admit_ms", np.float64),
+        ("first_token_ms", np.float64),
+        ("last_token_ms", np.float64),
+        ("terminal_time_ms", np.float64),
+        ("ttft_ms", np.float64),
+        ("ttst_ms", np.float64),
+        ("tpot_ms", np.float64),
+        ("e2e_latency_ms", np.float64),
+        ("first_admission_reused_input_tokens", np.int64),
+        ("readmission_count", np.int32),
+    ]
+)
+
+
+def to_ms(times_ns: Int64) -> Float64:
+    """Return nanoseconds as float milliseconds; a time that never came becomes NaN."""
+    return np.where(times_ns < 0, np.nan, times_ns / NS_PER_MS)
+
+
+class RequestColumns:
+    """What happened to each dispatched request, as columns.
+
+    Rows are in the order of plays, and within a play in the order of its file; nodes that were never dispatched have
+    no row.
+
+    Attributes
+    ----------
+    node : Int32, shape (rows,)
+        Node index.
+    play : Int32, shape (rows,)
+        Position of the play in execution order.
+    completed, answered : Bool, shape (rows,)
+        Completed at all; completed with at least one token, which is what latencies are measured on.
+    ttft_ms, ttst_ms, tpot_ms, e2e_ms : Float64, shape (rows,)
+        NaN where the request has no such figure: TTFT and E2E need one output token, TTST and TPOT two.
+    first_reused, last_reused : Int64, shape (rows,)
+        Prompt tokens found in cache at the first and at the last admission.
+    """
+
+    def __init__(self, graph: Graph, ledger: Ledger) -> None:
+        self._graph = graph
+        self._ledger = ledger
+        nodes = [play.nodes for play in graph.plays]
+        order = np.concatenate(nodes) if nodes else np.empty(0, dtype=np.int32)
+        self.node: Int32 = order[ledger.dispatched_ns[order] >= 0].astype(np.int32)
+        node = self.node
+        self.play: Int32 = graph.node_play[node]
+        self.state = ledger.request_state[node]
+        self.output = ledger.output_length[node]
+        self.completed: Bool = self.state == RequestState.FINISHED
+        self.answered: Bool = self.completed & (self.output > 0)
+        several = self.answered & (self.output > 1)
+        dispatched, first = ledger.dispatched_ns[node], ledger.first_token_ns[node]
+        gaps = np.maximum(self.output - 1, 1)
+        self.ttft_ms = _where(self.answered, (first - dispatched) / NS_PER_MS)
+        self.e2e_ms = _where(self.answered, (ledger.terminal_ns[node] - dispatched) / NS_PER_MS)
+        self.ttst_ms = _where(several, (ledger.second_token_ns[node] - first) / NS_PER_MS)
+        self.tpot_ms = _where(several, (ledger.last_token_ns[node] - first) / NS_PER_MS / gaps)
+        # Admissions by node, each node's in the order of events.
+        self._by_node = np.argsort(ledger.admission_node, kind="stable")
+        sorted_nodes = ledger.admission_node[self._by_node]
+        self._begin = np.searchsorted(sorted_nodes, node, side="left")
+        self._end = np.searchsorted(sorted_nodes, node, side="right")
+        self.first_reused = self._reused_at(self._begin)
+        self.last_reused = self._reused_at(self._end - 1)
+
+    def _reused_at(self, place: npt.NDArray[np.intp]) -> Int64:
+        reused = np.zeros(len(self.node), dtype=np.int64)
+        admitted = self._end > self._begin
+        reused[admitted] = self._ledger.admission_reused[self._by_node[place[admitted]]]
+        return reused
+
+    def count(self, state: RequestState) -> int:
+        """Return how many requests ended in `state`."""
+        return int(np.count_nonzero(self.state == state))
+
+    def array(self) -> npt.NDArray[np.void]:
+        """Return the rows as a structured array of `REQUEST_DTYPE`; NaN and -1 stand for "never" and "none"."""
+        graph, ledger, node = self._graph, self._ledger, self.node
+        rows = np.empty(len(node), dtype=REQUEST_DTYPE)
+        rows["request_id"] = [graph.request_ids[i] for i in node.tolist()]
+        rows["play_id"] = [graph.plays[i].play_id for i in self.play.tolist()]
+        rows["session_id"] = [graph.sessions[i] for i in graph.node_session[node].tolist()]
+        rows["node"] = node
+        rows["play_ordinal"] = self.play
+        rows["lane"] = ledger.play_lane[self.play]
+        rows["worker"] = ledger.worker[node]
+        rows["terminal_status"] = [TERMINAL_STATUS.get(RequestState(i), "") for i in self.state.tolist()]
+        rows["input_length"] = graph.input_length[node]
+        rows["output_length"] = self.output
+        rows["requested_output_length"] = graph.output_length[node]
+        rows["dispatched_at_ms"] = to_ms(ledger.dispatched_ns[node])
+        rows["first_admit_ms"] = to_ms(ledger.first_admit_ns[node])
+        rows["first_token_ms"] = to_ms(ledger.first_token_ns[node])
+        rows["last_token_ms"] = to_ms(ledger.last_token_ns[node])
+        rows["terminal_time_ms"] = to_ms(ledger.terminal_ns[node])
+        rows["ttft_ms"] = self.ttft_ms
+        rows["ttst_ms"] = self.ttst_ms
+        rows["tpot_ms"] = self.tpot_ms
+        rows["e2e_latency_ms"] = self.e2e_ms
+        rows["first_admission_reused_input_tokens"] = self.first_reused
+        rows["readmission_count"] = np.maximum(self._end - self._begin - 1, 0)
+        return rows
+
+    def dicts(self) -> Iterator[dict[str, Any]]:
+        """Yield one row after the other as JSON values, the lines of requests.jsonl."""
+        graph = self._graph
+        rows = self.array()
+        names = [name for name in REQUEST_DTYPE.names or () if name not in ("node", "worker")]
+        source_ids = [graph.source_request_ids[i] for i in self.node.tolist()]
+        models = [graph.models[i] for i in graph.node_model[self.node].tolist()]
+        workers = rows["worker"].tolist()
+        columns = [_nullable(rows[name]) for name in names]
+        lanes = [None if lane < 0 else lane for lane in rows["lane"].tolist()]
+        for row, values in enumerate(zip(*columns, strict=True)):
+            known = dict(zip(names, values, strict=True))
+            reused = known["first_admission_reused_input_tokens"]
+            yield {
+                "request_id": known.pop("request_id"),
+                "source_request_id": source_ids[row],
+                **known,
+                "lane": lanes[row],
+                "phase": PHASE,
+                "model": models[row],
+                "arrival_time_ms": known["dispatched_at_ms"],
+                # An aggregated worker does both parts; it is named where the answer comes from.
+                "prefill_worker_idx": None,
+                "decode_worker_idx": None if workers[row] < 0 else workers[row],
+                "first_admission_g1_reused_input_tokens": reused,
+                "first_admission_host_reused_input_tokens": 0,
+                "admission_history": self._history(row),
+                "source_held_ms": None,
+                "destination_reserved_ms": None,
+                "destination_activated_ms": None,
+                "source_released_ms": None,
+            }
+
+    def _history(self, row: int) -> list[dict[str, Any]]:
+        ledger = self._ledger
+        history = []
+        for ordinal, place in enumerate(range(int(self._begin[row]), int(self._end[row]))):
+            admission = int(self._by_node[place])
+            reused = int(ledger.admission_reused[admission])
+            history.append(
+                {
+                    "admission_ordinal": ordinal,
+                    "pool": "agg",
+                    "pool_admission_ordinal": int(ledger.admission_pool_ordinal[admission]),
+                    "at_ms": int(ledger.admission_at_ns[admission]) / NS_PER_MS,
+                    "is_readmission": ordinal > 0,
+                    "reused_input_tokens": reused,
+                    "g1_reused_input_tokens": reused,
+                    "host_reused_input_tokens": 0,
+                }
+            )
+        return history
+
+
+def _where(wanted: Bool, values: Float64) -> Float64:
+    return np.where(wanted, values, np.nan)
+
+
+def _nullable(column: npt.NDArray[Any]) -> list[Any]:
+    values: list[Any] = column.tolist()
+    if column.dtype == np.float64:
+        return [None if value != value else value for value in values]
+    return values
