@@ -10,23 +10,31 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from playproof_spec.certificate import Certificate, ProvenGraph
 from playproof_spec.findings import Findings, InvalidInput
+from playproof_spec.units import NS_PER_MS
 
 from playproof.config import Configuration, read_configuration
 from playproof.deployment import Deployment, InvalidDeployment, Load
 from playproof.fit import fit
-from playproof.report import Report, WallTimes
+from playproof.report import Report
 
 if TYPE_CHECKING:
     from playproof_spec.graph import Graph
 
-NS_PER_MS = 1_000_000
-
 PathOrPaths = str | Path | Sequence[str | Path]
 Progress = Callable[[int, int], None]
+
+
+class Reading(TypedDict):
+    """How to read traces: the keyword arguments that :func:`load` and :func:`validate` share."""
+
+    format: str
+    block_size: int | None
+    nested_timestamp_basis: str
+    subagent_marker: str
 
 
 class InvalidTrace(InvalidInput):
@@ -194,7 +202,18 @@ def replay(
     InvalidDeployment
         When the replay could outlast the clock.
     """
-    return _replay(trace, deployment or Deployment(), load or Load(), per_request=per_request, progress=progress)
+    from playproof_kernel import simulate
+
+    deployment, load = deployment or Deployment(), load or Load()
+    findings = fit(trace.graph, deployment, load)
+    if findings.errors:
+        raise InvalidDeployment(findings)
+    started = time.perf_counter_ns()
+    ledger = simulate(trace, deployment.to_spec(), load.to_spec(), progress=progress)
+    wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
+    return Report(
+        trace, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
+    )
 
 
 def run(
@@ -229,7 +248,6 @@ def run(
     """
     if not isinstance(configuration, Configuration):
         configuration = read_configuration(configuration, overrides)
-    started = time.perf_counter_ns()
     proven = load(
         configuration.paths if paths is None else paths,
         format=configuration.format,
@@ -237,47 +255,7 @@ def run(
         nested_timestamp_basis=configuration.nested_timestamp_basis,
         subagent_marker=configuration.subagent_marker,
     )
-    return _replay(
-        proven,
-        configuration.deployment,
-        configuration.load,
-        model=configuration.model,
-        hardware=configuration.hardware,
-        prepare_wall_ms=(time.perf_counter_ns() - started) / NS_PER_MS,
-        per_request=per_request,
-        progress=progress,
-    )
-
-
-def _replay(
-    trace: ProvenGraph,
-    deployment: Deployment,
-    load: Load,
-    *,
-    model: str | None = None,
-    hardware: str | None = None,
-    prepare_wall_ms: float = 0.0,
-    per_request: bool = True,
-    progress: Progress | None = None,
-) -> Report:
-    findings = fit(trace.graph, deployment, load)
-    if findings.errors:
-        raise InvalidDeployment(findings)
-    from playproof_kernel import simulate
-
-    started = time.perf_counter_ns()
-    ledger = simulate(trace, deployment.to_spec(), load.to_spec(), progress=progress)
-    walls = WallTimes(prepare_wall_ms, (time.perf_counter_ns() - started) / NS_PER_MS)
-    return Report(
-        trace,
-        ledger,
-        deployment,
-        load,
-        model=model,
-        hardware=hardware,
-        walls=walls,
-        per_request=per_request,
-    )
+    return replay(proven, configuration.deployment, configuration.load, per_request=per_request, progress=progress)
 
 
 def existing(paths: PathOrPaths) -> list[Path]:

@@ -18,7 +18,7 @@ import yaml
 from blake3 import blake3
 from playproof_spec.findings import Findings, Where, finding
 
-from playproof.deployment import Deployment, FixedTiming, InvalidDeployment, Load, PolynomialTiming
+from playproof.deployment import DEFAULT_BLOCKS, Deployment, FixedTiming, InvalidDeployment, Load, PolynomialTiming
 from playproof.fields import (
     MAX_BLOCKS_ALL_WORKERS,
     Blocks,
@@ -38,6 +38,15 @@ MAX_CONFIG_BYTES = 1_000_000
 MAX_CONFIG_VALUES = 10_000
 
 READERS = ("auto", "agentic_mooncake", "weka")
+
+# What runs where no configuration is given: the defaults of `Deployment`.
+DEFAULT_CONFIGURATION = f"""
+engine:
+  workers:
+    aggregated:
+      kv_cache: {{capacity: {{type: fixed, blocks: {DEFAULT_BLOCKS}}}}}
+      timing: {{type: fixed, prefill_ms: {FixedTiming().prefill_ms}, decode_ms: {FixedTiming().decode_ms}}}
+""".encode()
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,8 +193,6 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         Reading options of the trace.
     deployment : Deployment
     load : Load
-    model, hardware : str or None
-        Labels that the report repeats.
     """
 
     paths: tuple[Path, ...] = ()
@@ -195,13 +202,12 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     subagent_marker: str = "auto"
     deployment: Deployment = Deployment()
     load: Load = Load()
-    model: str | None = None
-    hardware: str | None = None
 
 
 def configuration_digest(deployment: Deployment, load: Load) -> str:
-    """Return the BLAKE3 of everything that a configuration can change in a replay of one graph."""
-    resolved = {"deployment": deployment.to_dict(), "load": load.to_dict()}
+    """Return the BLAKE3 of everything that a configuration can change in a replay of one graph; labels cannot."""
+    deployed = {name: value for name, value in deployment.to_dict().items() if name not in ("model", "hardware")}
+    resolved = {"deployment": deployed, "load": load.to_dict()}
     return blake3(msgspec.json.encode(resolved, order="deterministic")).hexdigest()
 
 
@@ -263,10 +269,10 @@ def _resolve(config: _Config, folder: Path) -> Configuration:
             max_sequences=worker.scheduler.max_sequences,
             context_length=engine.context_length,
             timing=timing,
+            model=engine.model,
+            hardware=engine.hardware,
         ),
         load=Load(lanes=config.traffic.load.agentic_lanes, speedup=config.traffic.load.speedup),
-        model=engine.model,
-        hardware=engine.hardware,
     )
 
 

@@ -94,6 +94,8 @@ class Deployment(_Checked, frozen=True, kw_only=True):
     context_length : int or "max"
         Tokens of prompt and output that a request may have; "max" sets no limit.
     timing : FixedTiming or PolynomialTiming
+    model, hardware : str or None
+        Labels that reports repeat; they change nothing.
 
     Raises
     ------
@@ -114,6 +116,8 @@ class Deployment(_Checked, frozen=True, kw_only=True):
     max_sequences: Sequences = 256
     context_length: ContextLength = "max"
     timing: FixedTiming | PolynomialTiming = FixedTiming()
+    model: str | None = None
+    hardware: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from playproof_spec.findings import Findings, Where, finding
+from playproof_spec.findings import Findings, finding
 from playproof_spec.graph import Graph
+from playproof_spec.places import place
 from playproof_spec.units import HORIZON_MS
 
 from playproof.deployment import Deployment, FixedTiming, Load
@@ -49,14 +50,9 @@ def _never_fits(graph: Graph, deployment: Deployment, findings: Findings) -> Non
             wanted = f"less than the context of {deployment.context_tokens} tokens"
         else:
             wanted = f"at most {deployment.blocks} blocks of {deployment.block_size} tokens"
-        where = Where(
-            file=graph.files[graph.node_file[index]],
-            line=int(graph.node_line[index]),
-            field=graph.node_path[index] if graph.node_path else "",
-            ids=(graph.request_ids[index],),
-        )
+        where, found = place(graph, index, "input_length"), f"{length} tokens"
         message = "this deployment rejects the request, and its play fails there"
-        findings.add(finding("request-never-fits", message, where=where, found=f"{length} tokens", wanted=wanted))
+        findings.add(finding("request-never-fits", message, where=where, found=found, wanted=wanted))
 
 
 def _clock(graph: Graph, deployment: Deployment, load: Load, findings: Findings) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 from playproof_spec.certificate import ProvenGraph
-from playproof_spec.findings import Severity
+from playproof_spec.findings import Findings
 from playproof_spec.machines import NodeState, PlayState, RequestState
 from playproof_spec.units import NS_PER_MS
 
@@ -42,14 +42,6 @@ PLAY_STATUS = {
     PlayState.FAILED: "failed",
     PlayState.INCOMPLETE: "incomplete",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class WallTimes:
-    """What the work took on this machine, milliseconds."""
-
-    prepare_wall_ms: float = 0.0
-    replay_wall_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,9 +73,10 @@ class Report:
         Of the replay of `proven` on `deployment` under `load`.
     deployment : Deployment
     load : Load
-    model, hardware : str or None
-        Labels to repeat.
-    walls : WallTimes
+    findings : Findings, optional
+        What the deployment made of the graph.
+    wall_time_ms : float
+        What the replay took on this machine.
     per_request : bool
         Whether :attr:`requests` and :meth:`request_dicts` are wanted. Figures over requests and trajectories never
         need it.
@@ -91,6 +84,8 @@ class Report:
     Attributes
     ----------
     trajectories : Trajectories
+    findings : Findings
+        Warnings and notes on the trace and on what the deployment makes of it.
     """
 
     def __init__(
@@ -100,21 +95,22 @@ class Report:
         deployment: Deployment,
         load: Load,
         *,
-        model: str | None = None,
-        hardware: str | None = None,
-        walls: WallTimes = WallTimes(),
+        findings: Findings | None = None,
+        wall_time_ms: float = 0.0,
         per_request: bool = True,
     ) -> None:
         self.proven = proven
         self.ledger = ledger
         self.deployment = deployment
         self.load = load
-        self.model = model
-        self.hardware = hardware
-        self.walls = walls
+        self.findings = Findings()
+        self.wall_time_ms = wall_time_ms
         self.per_request = per_request
         self._columns = RequestColumns(proven.graph, ledger)
         self.trajectories = _trajectories(ledger)
+        for item in proven.findings:
+            self.findings.add(item)
+        self.findings.extend(findings or Findings())
 
     @cached_property
     def requests(self) -> npt.NDArray[np.void] | None:
@@ -144,8 +140,7 @@ class Report:
             **self._latencies(),
             **self._cache_and_work(),
             **self._provenance(),
-            "wall_time_ms": self.walls.replay_wall_ms,
-            "prepare_wall_time_ms": self.walls.prepare_wall_ms,
+            "wall_time_ms": self.wall_time_ms,
         }
 
     def to_json(self) -> bytes:
@@ -253,9 +248,6 @@ class Report:
 
     def _provenance(self) -> dict[str, Any]:
         graph, certificate = self.proven.graph, self.proven.certificate
-        counts = {severity.value: 0 for severity in Severity}
-        for item in self.proven.findings:
-            counts[item.severity.value] += 1
         return {
             "agentic_qualification": "functional_only",
             "agentic_input_format": graph.facts.get("format", graph.source.format),
@@ -270,13 +262,13 @@ class Report:
             "agentic_model_projection": {
                 "policy": "project_to_configured_target",
                 "source_models": sorted(graph.models),
-                "target_model": self.model,
+                "target_model": self.deployment.model,
             },
             "agentic_lanes": self.load.lanes,
             "agentic_play_outcomes": self._outcomes(),
             "reading": dict(graph.facts),
-            "findings": counts,
-            "deployment": {"model": self.model, "hardware": self.hardware, **self.deployment.to_dict()},
+            "finding_counts": self.findings.counts,
+            "deployment": self.deployment.to_dict(),
             "load": self.load.to_dict(),
             "digests": {
                 "input": graph.source.digest,

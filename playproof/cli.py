@@ -1,0 +1,338 @@
+"""The command line: validate, lower, replay, machines.
+
+Results go to standard output, everything else to standard error. Exit codes: 0 proven (or done), 1 findings of severity
+error, 2 usage or an unreadable file, 70 a fault of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from playproof_spec.findings import InvalidInput
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from playproof import api
+from playproof.config import DEFAULT_CONFIGURATION, Configuration, parse_configuration, read_configuration
+from playproof.render import print_certificate, print_findings, print_graph, print_report, print_verdict
+from playproof.sarif import to_sarif
+
+EXIT_FINDINGS = 1
+EXIT_USAGE = 2
+EXIT_OURS = 70
+EXIT_INTERRUPTED = 130
+
+# Shorter work needs no progress.
+PROGRESS_AFTER_S = 1.0
+
+app = typer.Typer(
+    name="playproof",
+    help="Validate, prove and replay agentic LLM workloads on a simulated serving deployment.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+class Output(StrEnum):
+    text = "text"
+    json = "json"
+    sarif = "sarif"
+
+
+class Format(StrEnum):
+    auto = "auto"
+    agentic_mooncake = "agentic_mooncake"
+    weka = "weka"
+
+
+class Basis(StrEnum):
+    auto = "auto"
+    relative = "relative"
+    absolute = "absolute"
+
+
+class Marker(StrEnum):
+    auto = "auto"
+    spawn = "spawn"
+    completion = "completion"
+
+
+Paths = Annotated[list[Path], typer.Argument(help="Trace files and folders.", show_default=False)]
+FormatOption = Annotated[Format | None, typer.Option("--format", help="How to read them [default: from the content].")]
+BasisOption = Annotated[Basis | None, typer.Option(help="What Weka's nested times count from [default: auto].")]
+MarkerOption = Annotated[Marker | None, typer.Option(help="What a Weka subagent's own time marks [default: auto].")]
+BlockSizeOption = Annotated[int | None, typer.Option(min=1, help="Tokens per hash id, where the files do not say.")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="A YAML configuration.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="a.b.c=value: put over the configuration.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Those of the process by default.
+    """
+    try:
+        app(args=arguments, prog_name="playproof")
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
+    except InvalidInput as refused:
+        print_findings(err, refused.findings)
+        print_verdict(err, refused.findings)
+        return EXIT_FINDINGS
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. What is still buffered must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename is not None else ""
+        return _say(f"{name}{error.strerror or error}", EXIT_USAGE)
+    except Exception as error:
+        return _our_fault(error)
+    return 0
+
+
+def _say(message: str, code: int) -> int:
+    err.print(f"playproof: {message}", markup=False)
+    return code
+
+
+def _our_fault(error: Exception) -> int:
+    if os.environ.get("PLAYPROOF_TRACEBACK"):
+        err.print_exception()
+    return _say(
+        f"internal error ({type(error).__name__}: {error})\n"
+        "This is a fault of playproof, not of your input. Please report it with the command you ran and what\n"
+        "`PLAYPROOF_TRACEBACK=1 playproof …` prints; `playproof --version` says which version it is.",
+        EXIT_OURS,
+    )
+
+
+@app.callback()
+def _common(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)
+    ] = False,
+) -> None:
+    if show_version:
+        out.print(f"playproof {version('playproof')}")
+        raise typer.Exit
+
+
+@app.command()
+def validate(
+    paths: Paths,
+    config: ConfigOption = None,
+    format: FormatOption = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Take unknown fields as errors.")] = False,
+    output: Annotated[Output, typer.Option(help="What to print.")] = Output.text,
+) -> None:
+    """Prove a trace, or say what is wrong with it."""
+    settings = read_configuration(config) if config is not None else None
+    with _patience("reading and proving"):
+        result = api.validate(
+            paths,
+            **_reading(settings, format),
+            strict=strict,
+            deployment=settings.deployment if settings is not None else None,
+            offered=settings.load if settings is not None else None,
+        )
+    if output is Output.text:
+        _print_validation(result)
+    elif output is Output.json:
+        _print_json(_validation_dict(result))
+    else:
+        _print_json(to_sarif(result.findings))
+    if not result.ok:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _print_validation(result: api.Validation) -> None:
+    if result.graph is not None:
+        print_graph(out, result.graph)
+    print_findings(out, result.findings)
+    if result.certificate is not None:
+        print_certificate(out, result.certificate)
+    else:
+        print_verdict(out, result.findings)
+
+
+def _validation_dict(result: api.Validation) -> dict[str, object]:
+    graph, certificate = result.graph, result.certificate
+    return {
+        "schema": "playproof.validation.v1",
+        "proven": result.ok,
+        "plays": len(graph.plays) if graph is not None else 0,
+        "requests": graph.node_count if graph is not None else 0,
+        "reading": dict(graph.facts) if graph is not None else {},
+        "counts": result.findings.counts,
+        "findings": [msgspec.to_builtins(item) for item in result.findings.items],
+        "certificate": certificate.to_dict() if certificate is not None else None,
+    }
+
+
+@app.command()
+def lower(
+    paths: Paths,
+    out_file: Annotated[Path, typer.Option("--out", help="The file to write.", show_default=False)],
+    format: FormatOption = None,
+    nested_timestamp_basis: BasisOption = None,
+    subagent_marker: MarkerOption = None,
+    block_size: BlockSizeOption = None,
+) -> None:
+    """Write a proven trace in canonical form (Agentic Mooncake v2)."""
+    from playproof_lowering import write_v2
+
+    reading = _reading(None, format, nested_timestamp_basis, subagent_marker, block_size)
+    with _patience("reading and proving"):
+        result = api.validate(paths, **reading)
+        print_findings(err, result.findings)
+        if result.proven is None:
+            print_verdict(err, result.findings)
+            raise typer.Exit(EXIT_FINDINGS)
+        write_v2(result.proven.graph, out_file)
+    graph = result.proven.graph
+    out.print(f"{out_file}: {len(graph.plays):,} plays, {graph.node_count:,} requests", markup=False)
+
+
+@app.command()
+def replay(
+    paths: Annotated[list[Path] | None, typer.Argument(help="Traces, instead of the configuration's.")] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    out_folder: Annotated[Path | None, typer.Option("--out", help="Folder for report.json.")] = None,
+    per_request: Annotated[bool, typer.Option("--per-request", help="Also write requests.jsonl.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report alone.")] = False,
+    online: Annotated[bool, typer.Option("--online", help="Replay in real time (not supported yet).")] = False,
+) -> None:
+    """Replay a trace on a simulated deployment."""
+    if online:
+        raise typer.BadParameter("online replay is not supported", param_hint="--online")
+    if per_request and out_folder is None:
+        raise typer.BadParameter("--per-request needs --out, the folder for requests.jsonl", param_hint="--per-request")
+    configuration = _configuration(config, settings or [])
+    chosen = paths or configuration.paths
+    if not chosen:
+        raise typer.BadParameter(
+            "name a trace here, or in the configuration's traffic.source.paths", param_hint="PATHS"
+        )
+    with _patience("reading and proving"):
+        result = api.validate(chosen, **_reading(configuration, None))
+    if result.proven is None:
+        print_findings(err, result.findings)
+        print_verdict(err, result.findings)
+        raise typer.Exit(EXIT_FINDINGS)
+    with _replay_progress() as progress:
+        report = api.replay(
+            result.proven,
+            configuration.deployment,
+            configuration.load,
+            per_request=per_request,
+            progress=progress,
+        )
+    if report.findings.warnings and not as_json:
+        counts = ", ".join(f"{code} ×{count}" for code, count in sorted(report.findings.counts.items()))
+        err.print(f"{report.findings.warnings} warnings ({counts}); `playproof validate` shows them", markup=False)
+    written = report.write(out_folder, per_request=per_request) if out_folder is not None else []
+    if as_json:
+        sys.stdout.write(report.to_json().decode())
+        return
+    print_report(out, report.to_dict())
+    for path in written:
+        out.print(f"written {path}", markup=False)
+
+
+@app.command()
+def machines(
+    prove: Annotated[bool, typer.Option("--prove", help="Prove the obligations on the machines.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print Mermaid diagrams instead of tables.")] = False,
+) -> None:
+    """Print every lifecycle, or prove them."""
+    raise NotImplementedError
+
+
+def _configuration(config: Path | None, settings: Sequence[str]) -> Configuration:
+    if config is not None:
+        return read_configuration(config, settings)
+    return parse_configuration(DEFAULT_CONFIGURATION, file="defaults", overrides=settings)
+
+
+def _reading(
+    configuration: Configuration | None,
+    format: Format | None,
+    basis: Basis | None = None,
+    marker: Marker | None = None,
+    block_size: int | None = None,
+) -> api.Reading:
+    """Return how to read: the command line's word, else the configuration's, else the defaults."""
+    said = configuration or Configuration()
+    return {
+        "format": format.value if format is not None else said.format,
+        "nested_timestamp_basis": basis.value if basis is not None else said.nested_timestamp_basis,
+        "subagent_marker": marker.value if marker is not None else said.subagent_marker,
+        "block_size": block_size if block_size is not None else said.block_size,
+    }
+
+
+def _print_json(value: object) -> None:
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+@contextlib.contextmanager
+def _patience(what: str) -> Iterator[None]:
+    """Show that something goes on, once it has gone on for a second and if anyone watches."""
+    if not err.is_terminal:
+        yield
+        return
+    status = err.status(f"{what} …")
+    timer = threading.Timer(PROGRESS_AFTER_S, status.start)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
+@contextlib.contextmanager
+def _replay_progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Give a callback that draws a bar on a terminal after a second, None where nobody watches."""
+    if not err.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=err, transient=True)
+    task = bar.add_task("replaying", total=None)
+    started = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        if not bar.live.is_started and time.monotonic() - started > PROGRESS_AFTER_S:
+            bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield progress
+    finally:
+        bar.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

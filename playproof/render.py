@@ -1,0 +1,133 @@
+"""What people read on the terminal: findings, certificates, and the table of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from playproof_spec.catalogue import CATALOGUE, Severity
+from playproof_spec.certificate import Certificate
+from playproof_spec.findings import Finding, Findings
+from playproof_spec.graph import Graph
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# Findings of one code that are printed whole; the rest are counted (`--output json` has more of them).
+SHOWN_PER_CODE = 5
+STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+
+LATENCIES = (
+    ("trajectory E2E", "trajectory_e2e_latency"),
+    ("TTFT", "ttft"),
+    ("TTST", "ttst"),
+    ("TPOT", "tpot"),
+    ("ITL", "itl"),
+    ("request E2E", "e2e_latency"),
+)
+
+
+def print_findings(console: Console, findings: Findings) -> None:
+    """Print findings grouped by severity and code, errors first, each group with its reason and way out."""
+    groups: dict[tuple[Severity, str], list[Finding]] = {}
+    for item in findings.items:
+        groups.setdefault((item.severity, item.code), []).append(item)
+    order = list(Severity)
+    for (severity, code), items in sorted(groups.items(), key=lambda group: order.index(group[0][0])):
+        _print_group(console, severity, code, items, findings.counts[code])
+
+
+def _print_group(console: Console, severity: Severity, code: str, items: list[Finding], count: int) -> None:
+    kind = CATALOGUE[code]
+    head = Text.assemble((severity.value, STYLES[severity]), " ", (code, "bold"), f" ×{count}" if count > 1 else "")
+    console.print(head.append(f": {kind.title}"))
+    for item in items[:SHOWN_PER_CODE]:
+        place = str(item.where)
+        console.print(Text(f"  {place}{': ' if place else ''}{item.message}"))
+        found = [f"found {item.found}"] if item.found else []
+        found += [f"wanted {item.wanted}"] if item.wanted else []
+        if found:
+            console.print(Text(f"      {', '.join(found)}"))
+        if item.because != kind.because:
+            console.print(Text(f"      why: {item.because}"))
+        if item.hint != kind.hint:
+            console.print(Text(f"      way out: {item.hint}"))
+    hidden = count - min(len(items), SHOWN_PER_CODE)
+    if hidden:
+        console.print(Text(f"  … and {hidden} more"))
+    console.print(Text(f"  why: {kind.because}", style="dim"))
+    console.print(Text(f"  way out: {kind.hint}", style="dim"))
+
+
+def print_graph(console: Console, graph: Graph) -> None:
+    """Print what was read, and what the reader decided with its evidence."""
+    console.print(
+        Text.assemble(
+            (f"{len(graph.plays):,} plays, {graph.node_count:,} requests, {graph.edge_count:,} edges", "bold"),
+            f" read as {graph.facts.get('format', graph.source.format)}",
+        )
+    )
+    for name, fact in graph.facts.items():
+        if name != "format":
+            console.print(Text(f"  {name.replace('_', ' ')}: {_fact(fact)}"))
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {_fact(part)}" for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_fact(part) for part in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def print_certificate(console: Console, certificate: Certificate) -> None:
+    """Print each obligation with its verdict and how it was shown."""
+    console.print(
+        Text.assemble(
+            ("proven", "bold green"),
+            f": {certificate.plays:,} plays of {certificate.shapes:,} shapes, graph {certificate.graph_digest[:16]}…",
+        )
+    )
+    for obligation in certificate.obligations:
+        console.print(Text(f"  {obligation.code} {obligation.title}: {obligation.verdict} ({obligation.how})"))
+
+
+def print_verdict(console: Console, findings: Findings) -> None:
+    """Print the counts of a refused trace."""
+    counts = f"{findings.errors} error{'s' if findings.errors != 1 else ''}"
+    counts += f", {findings.warnings} warning{'s' if findings.warnings != 1 else ''}"
+    console.print(Text.assemble(("not proven", "bold red"), f": {counts}"))
+
+
+def print_report(console: Console, report: Mapping[str, Any]) -> None:
+    """Print the table of a report: `report` is `Report.to_dict()`."""
+    table = Table(title=None, pad_edge=False)
+    table.add_column("ms")
+    for name in ("mean", "p50", "p90", "p99", "max"):
+        table.add_column(name, justify="right")
+    for title, name in LATENCIES:
+        cells = [report[f"{statistic}_{name}_ms"] for statistic in ("mean", "p50", "p90", "p99", "max")]
+        table.add_row(title, *("–" if cell is None else f"{cell:,.1f}" for cell in cells))
+    rows = (
+        ("plays completed", f"{report['completed_trajectories']:,} of {report['total_trajectories']:,}"),
+        ("requests completed", f"{report['completed_requests']:,} of {report['agentic_graph']['node_count']:,}"),
+        ("rejected, failed, skipped", _counts(report, "rejected_requests", "failed_requests", "skipped_requests")),
+        ("simulated time", f"{report['duration_ms'] / 1000:,.3f} s"),
+        ("output throughput", _rate(report["output_throughput_tok_s"])),
+        ("prompt tokens reused", f"{report['first_admission_prefix_cache_reused_ratio']:.1%} at first admission"),
+        ("forward passes", f"{report['forward_passes']:,}"),
+        ("replayed in", f"{report['wall_time_ms'] / 1000:,.2f} s"),
+    )
+    for name, value in rows:
+        console.print(Text(f"{name:<27}{value}"))
+    console.print(table)
+
+
+def _counts(report: Mapping[str, Any], *names: str) -> str:
+    return ", ".join(f"{report[name]:,}" for name in names)
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f} tokens/s"
