@@ -16,7 +16,7 @@ from playproof_spec.certificate import Certificate, ProvenGraph
 from playproof_spec.findings import Findings, InvalidInput
 from playproof_spec.units import NS_PER_MS
 
-from playproof.config import Configuration, read_configuration
+from playproof.config import Basis, Configuration, Marker, read_configuration
 from playproof.deployment import Deployment, InvalidDeployment, Load
 from playproof.fit import fit
 from playproof.report import Report
@@ -33,8 +33,8 @@ class Reading(TypedDict):
 
     format: str
     block_size: int | None
-    nested_timestamp_basis: str
-    subagent_marker: str
+    nested_timestamp_basis: Basis
+    subagent_marker: Marker
 
 
 class InvalidTrace(InvalidInput):
@@ -75,8 +75,8 @@ def load(
     *,
     format: str = "auto",
     block_size: int | None = None,
-    nested_timestamp_basis: str = "auto",
-    subagent_marker: str = "auto",
+    nested_timestamp_basis: Basis = "auto",
+    subagent_marker: Marker = "auto",
     strict: bool = False,
 ) -> ProvenGraph:
     """Read traces, lower them to one graph, and prove it.
@@ -125,8 +125,8 @@ def validate(
     *,
     format: str = "auto",
     block_size: int | None = None,
-    nested_timestamp_basis: str = "auto",
-    subagent_marker: str = "auto",
+    nested_timestamp_basis: Basis = "auto",
+    subagent_marker: Marker = "auto",
     strict: bool = False,
     deployment: Deployment | None = None,
     offered: Load | None = None,
@@ -160,6 +160,8 @@ def validate(
     try:
         lowered = load_graph(existing(paths), format=format, options=options)
         graph = lowered.graph
+        if graph is None:
+            return Validation(lowered.findings, None, None)
         proven = prove(graph, lowered.findings)
     except InvalidInput as refused:
         return Validation(refused.findings, None, graph)

@@ -24,7 +24,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from playproof import api
-from playproof.config import DEFAULT_CONFIGURATION, Configuration, parse_configuration, read_configuration
+from playproof.config import (
+    DEFAULT_CONFIGURATION,
+    Basis,
+    Configuration,
+    Marker,
+    parse_configuration,
+    read_configuration,
+)
 from playproof.render import print_certificate, print_findings, print_graph, print_report, print_verdict
 from playproof.sarif import to_sarif
 
@@ -58,18 +65,6 @@ class Format(StrEnum):
     auto = "auto"
     agentic_mooncake = "agentic_mooncake"
     weka = "weka"
-
-
-class Basis(StrEnum):
-    auto = "auto"
-    relative = "relative"
-    absolute = "absolute"
-
-
-class Marker(StrEnum):
-    auto = "auto"
-    spawn = "spawn"
-    completion = "completion"
 
 
 Paths = Annotated[list[Path], typer.Argument(help="Trace files and folders.", show_default=False)]
@@ -285,8 +280,8 @@ def _reading(
     said = configuration or Configuration()
     return {
         "format": format.value if format is not None else said.format,
-        "nested_timestamp_basis": basis.value if basis is not None else said.nested_timestamp_basis,
-        "subagent_marker": marker.value if marker is not None else said.subagent_marker,
+        "nested_timestamp_basis": basis or said.nested_timestamp_basis,
+        "subagent_marker": marker or said.subagent_marker,
         "block_size": block_size if block_size is not None else said.block_size,
     }
 

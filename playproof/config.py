@@ -11,7 +11,7 @@ import difflib
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import yaml
@@ -37,6 +37,9 @@ from playproof.fields import (
 MAX_CONFIG_BYTES = 1_000_000
 MAX_CONFIG_VALUES = 10_000
 
+Basis = Literal["auto", "relative", "absolute"]
+Marker = Literal["auto", "spawn", "completion"]
+
 READERS = ("auto", "agentic_mooncake", "weka")
 
 # What runs where no configuration is given: the defaults of `Deployment`.
@@ -58,8 +61,8 @@ class _Source(_Section, frozen=True, kw_only=True):
     format: str = "auto"
     paths: list[str] = []
     block_size: BlockSize | None = None
-    nested_timestamp_basis: str = "auto"
-    subagent_marker: str = "auto"
+    nested_timestamp_basis: Basis = "auto"
+    subagent_marker: Marker = "auto"
 
 
 class _Load(_Section, frozen=True, kw_only=True):
@@ -167,8 +170,6 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
             for name in ("claude", "codex", "dynamo", "mooncake", "mooncake-delta", "applied_compute_agentic")
         },
     ),
-    "traffic.source.nested_timestamp_basis": (("auto", "relative", "absolute"), {}),
-    "traffic.source.subagent_marker": (("auto", "spawn", "completion"), {}),
     "traffic.load.type": (("trace_timestamps",), {"concurrency": _ORDINARY}),
     "traffic.load.agentic_prefix_scope": (("corpus",), {"play": "prefix sharing by play is not supported"}),
     "engine.mode": (("aggregated",), {"disaggregated": _DISAGGREGATION}),
@@ -198,8 +199,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[Path, ...] = ()
     format: str = "auto"
     block_size: int | None = None
-    nested_timestamp_basis: str = "auto"
-    subagent_marker: str = "auto"
+    nested_timestamp_basis: Basis = "auto"
+    subagent_marker: Marker = "auto"
     deployment: Deployment = Deployment()
     load: Load = Load()
 

@@ -64,11 +64,11 @@ def print_graph(console: Console, graph: Graph) -> None:
     console.print(
         Text.assemble(
             (f"{len(graph.plays):,} plays, {graph.node_count:,} requests, {graph.edge_count:,} edges", "bold"),
-            f" read as {graph.facts.get('format', graph.source.format)}",
+            f" read as {graph.facts.get('input_format', graph.source.format)}",
         )
     )
     for name, fact in graph.facts.items():
-        if name != "format":
+        if name != "input_format":
             console.print(Text(f"  {name.replace('_', ' ')}: {_fact(fact)}"))
 
 

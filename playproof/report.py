@@ -250,7 +250,7 @@ class Report:
         graph, certificate = self.proven.graph, self.proven.certificate
         return {
             "agentic_qualification": "functional_only",
-            "agentic_input_format": graph.facts.get("format", graph.source.format),
+            "agentic_input_format": graph.facts.get("input_format", graph.source.format),
             "agentic_graph": {
                 "block_size": graph.block_size,
                 "graph_digest": certificate.graph_digest,
