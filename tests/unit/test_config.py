@@ -1,0 +1,374 @@
+"""The configuration: every guard names its field, all at once, and what is accepted becomes what was written."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from playproof_kernel.deployment import TimingKind
+from playproof_spec.findings import Finding
+
+from playproof.config import (
+    DEFAULT_CONFIGURATION,
+    MAX_CONFIG_BYTES,
+    configuration_digest,
+    parse_configuration,
+    read_configuration,
+)
+from playproof.deployment import (
+    UNLIMITED_CONTEXT_TOKENS,
+    Deployment,
+    FixedTiming,
+    InvalidDeployment,
+    Load,
+    PolynomialTiming,
+)
+
+WORKER = "engine.workers.aggregated"
+PLAIN: dict[str, Any] = msgspec.yaml.decode(DEFAULT_CONFIGURATION)
+
+
+def changed(field: str, value: object) -> bytes:
+    """Return the default configuration with one field set."""
+    tree = msgspec.yaml.decode(DEFAULT_CONFIGURATION)
+    *parents, last = field.split(".")
+    place = tree
+    for parent in parents:
+        place = place.setdefault(parent, {})
+    place[last] = value
+    return msgspec.yaml.encode(tree)
+
+
+def refused(data: bytes, **options: Any) -> list[Finding]:
+    with pytest.raises(InvalidDeployment) as caught:
+        parse_configuration(data, file="c.yaml", **options)
+    return list(caught.value.findings.items)
+
+
+# field, value, code of the one finding
+GUARDS = [
+    ("traffic.source.type", "synthetic", "config-value"),
+    ("traffic.source.format", "parquet", "config-value"),
+    ("traffic.source.format", "claude", "config-unsupported"),
+    ("traffic.source.format", "codex", "config-unsupported"),
+    ("traffic.source.format", "dynamo", "config-unsupported"),
+    ("traffic.source.format", "mooncake", "config-unsupported"),
+    ("traffic.source.format", "mooncake-delta", "config-unsupported"),
+    ("traffic.source.format", "applied_compute_agentic", "config-unsupported"),
+    ("traffic.source.paths", "trace.jsonl", "config-type"),
+    ("traffic.source.paths", [1], "config-type"),
+    ("traffic.source.block_size", 0, "config-value"),
+    ("traffic.source.nested_timestamp_basis", "nested", "config-value"),
+    ("traffic.source.subagent_marker", "end", "config-value"),
+    ("traffic.load.type", "concurrency", "config-unsupported"),
+    ("traffic.load.type", "poisson", "config-value"),
+    ("traffic.load.concurrency", 4, "config-unsupported"),
+    ("traffic.load.speedup", 0, "config-value"),
+    ("traffic.load.speedup", -1.0, "config-value"),
+    ("traffic.load.speedup", float("nan"), "config-value"),
+    ("traffic.load.speedup", float("inf"), "config-value"),
+    ("traffic.load.speedup", True, "config-type"),
+    ("traffic.load.agentic_lanes", 0, "config-value"),
+    ("traffic.load.agentic_lanes", True, "config-type"),
+    ("traffic.load.agentic_lanes", 2.0, "config-type"),
+    ("traffic.load.agentic_lanes", "2", "config-type"),
+    ("traffic.load.agentic_snapshot", {"seed": 1}, "config-unsupported"),
+    ("traffic.load.agentic_warmup", True, "config-unsupported"),
+    ("traffic.load.agentic_profile", {"duration_seconds": 1}, "config-unsupported"),
+    ("traffic.load.agentic_prefix_scope", "play", "config-unsupported"),
+    ("traffic.load.agentic_prefix_scope", "lane", "config-value"),
+    ("traffic.stop", {"max_virtual_time_seconds": 3}, "config-unsupported"),
+    ("engine.mode", "disaggregated", "config-unsupported"),
+    ("engine.mode", "agregated", "config-value"),
+    ("engine.backend", "sglang", "config-unsupported"),
+    ("engine.backend", "trtllm", "config-value"),
+    ("engine.model", 3, "config-type"),
+    ("engine.hardware", ["h200"], "config-type"),
+    ("engine.context_length", 0, "config-value"),
+    ("engine.context_length", "min", "config-value"),
+    ("engine.context_length", True, "config-type"),
+    ("engine.router.policy", "kv_router", "config-unsupported"),
+    ("engine.router.policy", "random", "config-value"),
+    ("engine.router", "round_robin", "config-type"),
+    ("engine.kv_transfer", {"bytes_per_token": 1}, "config-unsupported"),
+    ("engine.speculation", {"kind": "ngram"}, "config-unsupported"),
+    ("engine.workers.prefill", {}, "config-unsupported"),
+    ("engine.workers.decode", {}, "config-unsupported"),
+    (f"{WORKER}.parallelism.replicas", True, "config-type"),
+    (f"{WORKER}.parallelism.replicas", 0, "config-value"),
+    (f"{WORKER}.parallelism.replicas", 1.0, "config-type"),
+    (f"{WORKER}.parallelism.replicas", 10**6, "config-value"),
+    (f"{WORKER}.parallelism.tensor", 0, "config-value"),
+    (f"{WORKER}.parallelism.pipeline", False, "config-type"),
+    (f"{WORKER}.parallelism.attention_data", 2, "config-unsupported"),
+    (f"{WORKER}.scheduler.max_batched_tokens", 0, "config-value"),
+    (f"{WORKER}.scheduler.max_sequences", -1, "config-value"),
+    (f"{WORKER}.scheduler.chunked_prefill_size", 8192, "config-unsupported"),
+    (f"{WORKER}.scheduler.max_prefill_tokens", 8192, "config-unsupported"),
+    (f"{WORKER}.kv_cache.block_size", 0, "config-value"),
+    (f"{WORKER}.kv_cache.prefix_caching", 1, "config-type"),
+    (f"{WORKER}.kv_cache.bytes_per_token", 0, "config-value"),
+    (f"{WORKER}.kv_cache.capacity.type", "estimated", "config-value"),
+    (f"{WORKER}.kv_cache.capacity.blocks", 0, "config-value"),
+    (f"{WORKER}.kv_cache.capacity.blocks", 2**70, "config-value"),
+    (f"{WORKER}.kv_cache.host_offload", {"num_host_blocks": 4}, "config-unsupported"),
+    (f"{WORKER}.kv_cache.g3_offload", {}, "config-unsupported"),
+    (f"{WORKER}.timing.type", "measured", "config-value"),
+    (f"{WORKER}.timing.prefill_ms", -1, "config-value"),
+    (f"{WORKER}.timing.prefill_ms", "1e3", "config-type"),
+    (f"{WORKER}.timing.decode_ms", float("inf"), "config-value"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "code"), GUARDS, ids=[f"{field}={value}" for field, value, _ in GUARDS])
+def test_each_guard_names_its_field(field: str, value: object, code: str) -> None:
+    (problem,) = refused(changed(field, value))
+    assert (problem.code, problem.where.field) == (code, field)
+    assert problem.where.file == "c.yaml"
+    assert problem.where.line > 0
+    assert problem.found
+    assert problem.hint
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("traffic.load.agentic_lanes", None),
+        ("traffic.load.agentic_snapshot", None),
+        ("traffic.load.agentic_warmup", False),
+        ("traffic.load.agentic_prefix_scope", "corpus"),
+        ("engine.context_length", "max"),
+        ("engine.model", "Any/Label"),
+        (f"{WORKER}.parallelism.tensor", 8),
+        (f"{WORKER}.parallelism.pipeline", 2),
+        (f"{WORKER}.kv_cache.bytes_per_token", 98304),
+        (f"{WORKER}.kv_cache.host_offload", None),
+    ],
+)
+def test_switched_off_features_and_labels_are_accepted(field: str, value: object) -> None:
+    configuration = parse_configuration(changed(field, value))
+    plain = parse_configuration(DEFAULT_CONFIGURATION)
+    assert configuration_digest(configuration.deployment, configuration.load) == configuration_digest(
+        plain.deployment, plain.load
+    )
+
+
+def test_all_problems_are_told_at_once() -> None:
+    text = b"""
+traffic:
+  load: {speed_up: 2, agentic_lanes: 0}
+engine:
+  backend: sglang
+  workers:
+    aggregated:
+      parallelism: {replicas: true}
+      kv_cache: {capacity: {type: fixed, blocks: 0}}
+"""
+    found = {(item.code, item.where.field, item.where.line) for item in refused(text)}
+    assert found == {
+        ("config-unknown-key", "traffic.load.speed_up", 3),
+        ("config-value", "traffic.load.agentic_lanes", 3),
+        ("config-unsupported", "engine.backend", 5),
+        ("config-type", f"{WORKER}.parallelism.replicas", 8),
+        ("config-value", f"{WORKER}.kv_cache.capacity.blocks", 9),
+        ("config-missing", f"{WORKER}.timing", 7),
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "near"),
+    [
+        ("traffic.load", "agentic_lane", "agentic_lanes"),
+        ("engine", "contextlength", "context_length"),
+        (f"{WORKER}.scheduler", "max_sequence", "max_sequences"),
+        (f"{WORKER}.kv_cache", "host_ofload", "host_offload"),
+    ],
+)
+def test_an_unknown_key_comes_with_the_nearest_known_one(path: str, name: str, near: str) -> None:
+    (problem,) = refused(changed(f"{path}.{name}", 1))
+    assert problem.code == "config-unknown-key"
+    assert problem.hint == f"did you mean {near}?"
+
+
+def test_a_number_that_yaml_takes_for_text_comes_with_its_spelling() -> None:
+    text = DEFAULT_CONFIGURATION.replace(b"prefill_ms: 40.0", b"prefill_ms: 1e3")
+    (problem,) = refused(text)
+    assert "1.0e+3" in problem.hint
+
+
+@pytest.mark.parametrize("field", [f"{WORKER}.kv_cache.capacity", f"{WORKER}.timing", "engine.workers", "engine"])
+def test_what_has_no_default_is_required(field: str) -> None:
+    tree = msgspec.yaml.decode(DEFAULT_CONFIGURATION)
+    *parents, last = field.split(".")
+    place = tree
+    for parent in parents:
+        place = place[parent]
+    del place[last]
+    (problem,) = refused(msgspec.yaml.encode(tree))
+    assert (problem.code, problem.where.field) == ("config-missing", field)
+
+
+@pytest.mark.parametrize("name", ["prefill_ms", "decode_ms"])
+def test_fixed_timing_needs_both_durations(name: str) -> None:
+    tree = msgspec.yaml.decode(DEFAULT_CONFIGURATION)
+    del tree["engine"]["workers"]["aggregated"]["timing"][name]
+    (problem,) = refused(msgspec.yaml.encode(tree))
+    assert (problem.code, problem.where.field) == ("config-missing", f"{WORKER}.timing.{name}")
+
+
+def test_polynomial_timing_takes_no_durations() -> None:
+    codes = [item.code for item in refused(changed(f"{WORKER}.timing", {"type": "polynomial", "decode_ms": 3}))]
+    assert codes == ["config-combination"]
+    accepted = parse_configuration(changed(f"{WORKER}.timing", {"type": "polynomial"}))
+    assert accepted.deployment.timing == PolynomialTiming()
+    assert accepted.deployment.to_spec().worker.timing.kind is TimingKind.POLYNOMIAL
+
+
+def test_pools_are_bounded_together() -> None:
+    tree = msgspec.yaml.decode(DEFAULT_CONFIGURATION)
+    tree["engine"]["workers"]["aggregated"] |= {"parallelism": {"replicas": 1000}}
+    tree["engine"]["workers"]["aggregated"]["kv_cache"]["capacity"]["blocks"] = 2**20
+    (problem,) = refused(msgspec.yaml.encode(tree))
+    assert problem.where.field == f"{WORKER}.kv_cache.capacity.blocks"
+    with pytest.raises(InvalidDeployment, match="pools of all workers"):
+        Deployment(workers=1000, blocks=2**20)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (b"", "config-unreadable"),
+        (b"null", "config-unreadable"),
+        (b"[]", "config-unreadable"),
+        (b"3", "config-unreadable"),
+        (b"engine: {workers: {aggregated: [", "config-unreadable"),
+        (b"engine: 1\n\tx: 2", "config-unreadable"),
+        (b"\xff\xfe\x00\x00", "config-unreadable"),
+        (b"[" * 20_000, "config-unreadable"),
+        (b"a: &x {b: *x}", "config-unreadable"),
+        (b"a: 2020-99-99", "config-unreadable"),
+        (b"a: !!python/object:os.system x", "config-unreadable"),
+        (b"a: 1\n---\na: 2", "config-unreadable"),
+        (b"#" * (MAX_CONFIG_BYTES + 1), "config-unreadable"),
+        (b"engine: {}\nengine: {}", "config-duplicate-key"),
+        (b"engine: 3", "config-type"),
+        (b"1: 2\nengine: {workers: 0}", "config-unknown-key"),
+    ],
+    ids=range(16),
+)
+def test_files_that_are_no_configuration(text: bytes, code: str) -> None:
+    assert refused(text)[0].code == code
+
+
+def test_aliases_that_unfold_for_ever_are_refused() -> None:
+    doublings = "".join(f"k{i}: &k{i} [*k{i - 1}, *k{i - 1}]\n" for i in range(1, 40))
+    assert refused(f"k0: &k0 [1, 1]\n{doublings}".encode())[0].code == "config-unreadable"
+
+
+def test_settings_are_put_over_the_file() -> None:
+    data = changed("traffic.load.agentic_lanes", 4)
+    configuration = parse_configuration(
+        data,
+        overrides=[
+            "traffic.load.agentic_lanes=8",
+            "engine.context_length=4096",
+            f"{WORKER}.parallelism={{replicas: 2}}",
+        ],
+    )
+    assert configuration.load.lanes == 8
+    assert configuration.deployment.context_length == 4096
+    assert configuration.deployment.workers == 2
+
+
+@pytest.mark.parametrize("setting", ["", "a", "=1", "a..b=1", "engine.context_length={"])
+def test_what_is_no_setting(setting: str) -> None:
+    (problem,) = refused(DEFAULT_CONFIGURATION, overrides=[setting])
+    assert problem.where.file == "--set"
+
+
+def test_a_wrong_setting_is_named_as_one() -> None:
+    (problem,) = refused(DEFAULT_CONFIGURATION, overrides=["engine.contextlength=3"])
+    assert (problem.code, problem.where.file) == ("config-unknown-key", "--set")
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    file = tmp_path / "sub" / "c.yaml"
+    file.write_bytes(changed("traffic.source.paths", ["t.jsonl", "/abs/t.jsonl"]))
+    assert read_configuration(file).paths == (tmp_path / "sub" / "t.jsonl", Path("/abs/t.jsonl"))
+
+
+def test_the_default_configuration_is_the_default_deployment() -> None:
+    configuration = parse_configuration(DEFAULT_CONFIGURATION)
+    assert configuration.deployment == Deployment()
+    assert configuration.load == Load()
+    assert configuration.deployment.blocks * configuration.deployment.block_size >= 1_000_000
+
+
+def test_units_of_the_kernel() -> None:
+    deployment = Deployment(workers=2, timing=FixedTiming(prefill_ms=1.5, decode_ms=0.25), context_length=100)
+    spec = deployment.to_spec()
+    assert (spec.worker.timing.prefill_ns, spec.worker.timing.decode_ns) == (1_500_000, 250_000)
+    assert (spec.workers, spec.context_length) == (2, 100)
+    assert Deployment().to_spec().context_length == UNLIMITED_CONTEXT_TOKENS
+    assert Load(lanes=3, speedup=2).to_spec().speedup == 2.0
+
+
+def test_python_classes_name_every_wrong_field() -> None:
+    with pytest.raises(InvalidDeployment) as caught:
+        Deployment(workers=True, blocks=0, prefix_caching=1, context_length="long", timing="fast")  # type: ignore[arg-type]
+    fields = [item.where.field for item in caught.value.findings.items]
+    assert fields == [
+        f"Deployment.{name}" for name in ("workers", "blocks", "prefix_caching", "context_length", "timing")
+    ]
+    with pytest.raises(InvalidDeployment, match=r"Load\.lanes"):
+        Load(lanes=0)
+
+
+def test_labels_do_not_change_the_digest_and_settings_do() -> None:
+    plain = configuration_digest(Deployment(), Load())
+    assert configuration_digest(Deployment(model="a", hardware="b"), Load()) == plain
+    assert configuration_digest(Deployment(blocks=1), Load()) != plain
+    assert configuration_digest(Deployment(), Load(lanes=1)) != plain
+
+
+def test_the_reference_configurations(reference_dir: Path) -> None:
+    later = re.compile("g2|snapshot|warm|profile")
+    accepted = 0
+    for file in sorted(reference_dir.glob("cases/*/config.yaml")):
+        family = file.parent.name
+        if family.startswith("agg-vllm") and not later.search(family):
+            configuration = read_configuration(file)
+            assert configuration.paths == (file.parent / "trace.jsonl",)
+            accepted += 1
+        else:
+            with pytest.raises(InvalidDeployment) as caught:
+                read_configuration(file)
+            assert {item.code for item in caught.value.findings.items} == {"config-unsupported"}
+    assert accepted >= 36
+
+
+yaml_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = sorted({field for field, _, _ in GUARDS} | {"engine", "traffic", "engine.workers", WORKER, f"{WORKER}.timing"})
+
+
+@given(st.sampled_from(FIELDS), yaml_values)
+def test_any_value_anywhere_is_accepted_or_refused_with_findings(field: str, value: object) -> None:
+    # Any other exception fails the test.
+    with contextlib.suppress(InvalidDeployment):
+        parse_configuration(changed(field, value))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_accepted_or_refused_with_findings(data: bytes) -> None:
+    assert refused(data)
