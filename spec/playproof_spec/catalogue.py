@@ -277,7 +277,7 @@ FORMAT = _kinds(
         "header-missing",
         Severity.ERROR,
         "rows without a header",
-        "Without it neither the block size nor the version of the rows is known; rows of older versions mean other things.",
+        "Without it neither block size nor version is known, and rows of older versions mean other things.",
         'Put `{"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": …, "hash_id_scope": "local", '
         '"source": {"format": …, "digest": …}}` on line 1. Rows with wait_for or delay are of version 1: make typed '
         "dependencies (request_id, trigger, delay_ms, relation) of them, or lower the original recording again.",

@@ -6,32 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from playproof_spec.findings import Finding, Findings, InvalidInput
+from playproof_spec.digest import graph_digest, tables_digest
+from playproof_spec.findings import Finding, Findings, InvalidInput, finding
 from playproof_spec.graph import Graph
+from playproof_spec.obligation import FAILED, NOT_APPLICABLE, PROVEN, Obligation, Stopwatch
+from playproof_spec.proofs import prove_failures, prove_joins
+from playproof_spec.reduction import distinct_shapes, reduce_chains
+from playproof_spec.shape import check_shape
+from playproof_spec.topology import check_cycles, check_reachability, topology
 
-
-@dataclass(frozen=True, slots=True)
-class Obligation:
-    """One obligation's verdict.
-
-    Attributes
-    ----------
-    code : str
-        G1 … G7, M1 … M6.
-    title : str
-    verdict : str
-        ``proven``, ``failed``, ``unproven`` (the prover gave up: never counts as proven) or ``not_applicable``.
-    how : str
-        The method, with its figures.
-    wall_ms : float
-        Cost.
-    """
-
-    code: str
-    title: str
-    verdict: str
-    how: str
-    wall_ms: float
+__all__ = ["Certificate", "Obligation", "ProvenGraph", "examine", "prove"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +70,68 @@ class ProvenGraph:
         self.findings = findings
 
 
+# While one of these stands, a play has no structure, or no times, that the provers could look at.
+_NEEDS_STRUCTURE: Final = frozenset(
+    {"graph-empty", "id-duplicate", "edge-dangling", "edge-self", "edge-cross-play", "cycle"}
+    | {"play-without-root", "node-unreachable"}
+)
+_NEEDS_TIMES: Final = frozenset({"time-not-finite", "time-negative", "time-beyond-horizon"})
+
+
+def examine(graph: Graph, findings: Findings) -> tuple[tuple[Obligation, ...], int]:
+    """Try every graph obligation; what breaks becomes a finding.
+
+    Parameters
+    ----------
+    graph : Graph
+    findings : Findings
+        Receives what is found.
+
+    Returns
+    -------
+    obligations : tuple[Obligation, ...]
+        G1 to G5. One whose premises are broken is ``not_applicable``: what it would say has been said.
+    shapes : int
+        Distinct shapes of plays.
+    """
+    found = Findings(findings.limit_per_code)
+    watch = Stopwatch()
+    check_shape(graph, found)
+    g1 = watch.stop(
+        "G1",
+        "nodes and edges are well-formed",
+        FAILED if found.errors else PROVEN,
+        f"array checks of {graph.node_count} nodes and {graph.edge_count} edges",
+    )
+    watch = Stopwatch()
+    order = topology(graph)
+    check_cycles(graph, order, found)
+    how = "a topological order of all nodes, checked edge by edge" if order.acyclic else "networkx names the circles"
+    g2 = watch.stop("G2", "dependencies have no circle", PROVEN if order.acyclic else FAILED, how)
+    watch = Stopwatch()
+    unreached = check_reachability(graph, order, found)
+    how = f"search from the roots of {len(graph.plays)} plays"
+    g3 = watch.stop("G3", "a root of its play leads to every node", FAILED if unreached else PROVEN, how)
+
+    broken = set(found.counts)
+    watch = Stopwatch()
+    if broken & _NEEDS_STRUCTURE:
+        how = "needs plays without the findings of G1 to G3"
+        g4 = watch.stop("G4", "every join can be satisfied", NOT_APPLICABLE, how)
+        g5 = watch.stop("G5", "failures are contained", NOT_APPLICABLE, how)
+        shapes = 0
+    else:
+        reduced = distinct_shapes(graph, order, reduce_chains(graph, order))
+        shapes = len(reduced)
+        if broken & _NEEDS_TIMES:
+            g4 = watch.stop("G4", "every join can be satisfied", NOT_APPLICABLE, "needs times without findings of G1")
+        else:
+            g4 = prove_joins(graph, order, reduced, found)
+        g5 = prove_failures(graph, order, reduced, found)
+    findings.extend(found)
+    return (g1, g2, g3, g4, g5), shapes
+
+
 def prove(graph: Graph, findings: Findings | None = None) -> ProvenGraph:
     """Show every graph obligation, or say what breaks.
 
@@ -95,9 +141,36 @@ def prove(graph: Graph, findings: Findings | None = None) -> ProvenGraph:
     findings : Findings, optional
         What the reader found already; its warnings travel with the proven graph, its errors refuse it.
 
+    Returns
+    -------
+    ProvenGraph
+        The graph with its certificate. The digest is the one of a finite replay at recorded speed (floors shifted).
+
     Raises
     ------
     InvalidInput
         With all findings, when any of them is an error.
+
+    Notes
+    -----
+    Linear in nodes and edges but for z3, whose work is bounded; hash ids are read once, for the digest.
     """
-    raise InvalidInput(findings or Findings())
+    everything = Findings() if findings is None else findings
+    obligations, shapes = examine(graph, everything)
+    if not everything.errors:
+        # A proof that fails without a finding is our fault, and still no proof.
+        for o in obligations:
+            if o.verdict != PROVEN:
+                everything.add(finding("proof-unknown", f"{o.code} ({o.title}) is {o.verdict}", found=o.how))
+    if everything.errors:
+        raise InvalidInput(everything)
+    certificate = Certificate(
+        obligations=obligations,
+        graph_digest=graph_digest(graph),
+        tables_digest=tables_digest(),
+        plays=len(graph.plays),
+        nodes=graph.node_count,
+        edges=graph.edge_count,
+        shapes=shapes,
+    )
+    return ProvenGraph(_KEY, graph, certificate, everything.items)

@@ -197,7 +197,7 @@ def _cycle_finding(graph: Graph, cycle: list[int], shortest: bool, knot_size: in
     )
 
 
-def check_reachability(graph: Graph, shape: Topology, findings: Findings) -> None:
+def check_reachability(graph: Graph, shape: Topology, findings: Findings) -> int:
     """Obligation G3: add a finding for each play without a root, and for nodes that no root of their play leads to.
 
     A node with a dangling edge counts as a root here: that edge is a finding of its own, and what follows from it need
@@ -238,6 +238,7 @@ def check_reachability(graph: Graph, shape: Topology, findings: Findings) -> Non
                     wanted="a path from a root of the play to each request",
                 )
             )
+    return int(np.count_nonzero(~reached)) + int(np.count_nonzero(~rooted))
 
 
 def earliest_dispatch_ns(graph: Graph, shape: Topology) -> tuple[Int64, Int64]:

@@ -1,0 +1,165 @@
+"""Smaller graphs with the same verdicts: chains become one node, and plays of one shape are looked at once.
+
+**The chain lemma.** Let the only edge out of *a* be the completion-triggered edge to *b*, the only edge into *b* be
+that one, and every edge out of *b* be completion-triggered. Then the play in which *a* and *b* are one node, dispatched
+with *a* and ended with *b* (or with *a*, when *b* is never dispatched), satisfies obligations G4 and G5 exactly when
+the play itself does. `proofs.chain_lemma` is what z3 shows of it; a property test compares verdicts on random graphs.
+
+The relation of an edge does not enter: only its trigger decides when it fires. Two edges with one source and one target
+are one edge here, since a completion implies the dispatch before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from playproof_spec.graph import Graph, Int32, Int64, Trigger
+from playproof_spec.topology import Topology
+
+__all__ = ["Reduced", "Shape", "ShapeOfPlays", "distinct_shapes", "reduce_chains"]
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduced:
+    """A graph's structure after chains became single nodes.
+
+    Attributes
+    ----------
+    head : Int32, shape (nodes,)
+        The first node of the chain that each node is in; a node by itself is its own head.
+    source, target : Int32; completion : bool; shape (edges,)
+        One edge for each pair of heads, sorted by source and target; whether it waits for the completion.
+    """
+
+    head: Int32
+    source: Int32
+    target: Int32
+    completion: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The structure of a play, with its nodes numbered by level and document order.
+
+    Attributes
+    ----------
+    size : int
+        Nodes after reduction.
+    edges : tuple[tuple[int, int, bool], ...]
+        (source, target, whether it waits for the completion), sorted by target and source.
+    """
+
+    size: int
+    edges: tuple[tuple[int, int, bool], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShapeOfPlays:
+    """A shape, the plays that have it, and the nodes of the first of them in the shape's numbering."""
+
+    shape: Shape
+    plays: tuple[int, ...]
+    nodes: Int32
+
+
+def reduce_chains(graph: Graph, topology: Topology, merge: bool = True) -> Reduced:
+    """Return the structure of `graph` with every chain as one node.
+
+    Parameters
+    ----------
+    graph : Graph
+    topology : Topology
+        Its edges; circles are left as they are.
+    merge : bool
+        False keeps every node, and only joins parallel edges: the reduction's naive twin.
+
+    Notes
+    -----
+    O(nodes · log nodes + edges · log edges).
+    """
+    nodes = graph.node_count
+    pair = topology.source.astype(np.int64) * nodes + topology.target
+    completes = graph.edge_trigger[topology.number] == Trigger.COMPLETION
+    unique, place = np.unique(pair, return_inverse=True)
+    completion = np.zeros(len(unique), dtype=np.bool_)
+    np.logical_or.at(completion, place, completes)
+    source = (unique // max(nodes, 1)).astype(np.int32)
+    target = (unique % max(nodes, 1)).astype(np.int32)
+    everyone = np.arange(nodes, dtype=np.int32)
+    if not merge:
+        return Reduced(everyone, source, target, completion)
+
+    ways_out = np.bincount(source, minlength=nodes)
+    ways_in = np.bincount(target, minlength=nodes)
+    wakes_at_dispatch = np.bincount(source[~completion], minlength=nodes) > 0
+    inner = completion & (ways_out[source] == 1) & (ways_in[target] == 1) & ~wakes_at_dispatch[target]
+    head = everyone.copy()
+    head[target[inner]] = source[inner]
+    for _ in range(max(nodes, 1).bit_length()):
+        head = head[head]
+    # On a circle of chain edges no head is ever reached; its nodes stay as they are.
+    merged = np.zeros(nodes, dtype=np.bool_)
+    merged[target[inner]] = True
+    circling = merged[head]
+    head = np.where(circling, everyone, head).astype(np.int32)
+    kept = ~inner | circling[target]
+    return Reduced(head, head[source[kept]], target[kept], completion[kept])
+
+
+def distinct_shapes(graph: Graph, topology: Topology, reduced: Reduced) -> list[ShapeOfPlays]:
+    """Return the shapes of the plays, in the order of the first play of each.
+
+    Plays get one shape when their reduced nodes, numbered by level (the longest path from a root) and within a level by
+    document order, have equal edges. Renamed requests do not matter; two plays whose branches stand in another order in
+    their files may count as two shapes, which costs time and nothing else.
+    """
+    nodes = graph.node_count
+    heads = np.flatnonzero(reduced.head == np.arange(nodes)).astype(np.int32)
+    document = np.empty(nodes, dtype=np.int64)
+    if nodes:
+        document[np.concatenate([play.nodes for play in graph.plays])] = np.arange(nodes)
+    level = _levels(topology, reduced, nodes)
+    play_of_head = graph.node_play[heads]
+    heads = heads[np.lexsort((document[heads], level[heads], play_of_head))]
+    begin = np.searchsorted(graph.node_play[heads], np.arange(len(graph.plays) + 1))
+    number = np.zeros(nodes, dtype=np.int64)
+    number[heads] = np.arange(len(heads)) - begin[graph.node_play[heads]]
+
+    order = np.lexsort((number[reduced.source], number[reduced.target], graph.node_play[reduced.target]))
+    edges = np.stack([number[reduced.source], number[reduced.target], reduced.completion.astype(np.int64)], axis=1)
+    edges = edges[order]
+    edge_begin = np.searchsorted(graph.node_play[reduced.target[order]], np.arange(len(graph.plays) + 1))
+    members: dict[tuple[int, bytes], list[int]] = {}
+    for play in range(len(graph.plays)):
+        key = (int(begin[play + 1] - begin[play]), edges[edge_begin[play] : edge_begin[play + 1]].tobytes())
+        members.setdefault(key, []).append(play)
+    shapes = []
+    for (size, _), plays in members.items():
+        first = plays[0]
+        rows = edges[edge_begin[first] : edge_begin[first + 1]].tolist()
+        shape = Shape(size, tuple((source, target, bool(completion)) for source, target, completion in rows))
+        shapes.append(ShapeOfPlays(shape, tuple(plays), heads[begin[first] : begin[first + 1]]))
+    return shapes
+
+
+def _levels(topology: Topology, reduced: Reduced, nodes: int) -> Int64:
+    """Return the longest path from a root to each head, in reduced edges; 0 for nodes without an order."""
+    offsets = np.searchsorted(reduced.source, np.arange(nodes + 1)).astype(np.int64)
+    level = np.zeros(nodes, dtype=np.int64)
+    # A head comes no later than its chain's end, so the order of the graph is one of the reduced graph too.
+    _raise_levels(topology.order, offsets, reduced.target, level)
+    return level
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _raise_levels(order: Int32, out_offsets: Int64, target: Int32, level: Int64) -> None:
+    """Set each node's level to one above its causes'. Writes `level`."""
+    for node in order:
+        for edge in range(out_offsets[node], out_offsets[node + 1]):
+            level[target[edge]] = max(level[target[edge]], level[node] + 1)
