@@ -98,11 +98,13 @@ def _machine(
 
 # What a guard's name stands for. A guard restricts when an event may be raised; it never changes the successor.
 GUARDS: dict[str, str] = {
-    "all_edges_fired": "every incoming edge of the node has fired",
-    "due": "the node's ready time has come: the latest of its floor and of each edge's event plus delay",
+    "all_edges_fired": "every incoming edge of the node has fired, and its play is active",
+    "due": "the play is active and the node's ready time has come: the latest of its floor and each event plus delay",
     "play_failed": "a node of the play was rejected, failed or was canceled",
+    "play_closing": "the deadline passed before the node was dispatched",
+    "before_cut": "the play has not begun, and the recorded start lies before the snapshot's cut",
     "nothing_in_flight": "no dispatched node of the play, and no server work that the lane must wait for",
-    "all_completed": "every node of the play completed",
+    "all_completed": "every node of the play completed, but for those that are history",
     "cache_on": "prefix caching is on and the block is full",
     "last_reference": "no other request refers to the block",
     "no_free_block": "no free block is left; the block is the least recently used idle one",
@@ -148,13 +150,13 @@ NODE = _machine(
         NodeState.BLOCKED: {
             NodeEvent.RELEASE: Rule(NodeState.READY, "all_edges_fired"),
             NodeEvent.SKIP: Rule(NodeState.SKIPPED, "play_failed"),
-            NodeEvent.EXPIRE: NodeState.NEVER_ISSUED,
-            NodeEvent.CUT: NodeState.HISTORICAL,
+            NodeEvent.EXPIRE: Rule(NodeState.NEVER_ISSUED, "play_closing"),
+            NodeEvent.CUT: Rule(NodeState.HISTORICAL, "before_cut"),
         },
         NodeState.READY: {
             NodeEvent.DISPATCH: Rule(NodeState.DISPATCHED, "due"),
             NodeEvent.SKIP: Rule(NodeState.SKIPPED, "play_failed"),
-            NodeEvent.EXPIRE: NodeState.NEVER_ISSUED,
+            NodeEvent.EXPIRE: Rule(NodeState.NEVER_ISSUED, "play_closing"),
         },
         NodeState.DISPATCHED: {
             NodeEvent.COMPLETE: NodeState.COMPLETED,
