@@ -481,6 +481,4 @@ def prove_identity(identity: str = IDENTITY_RULE, namespace: str = NAMESPACE_RUL
     for case in ("(< ordinal ordinal2)", "(and (= ordinal ordinal2) (< lane lane2))"):
         questions.refute("two play instances share a namespace", f"{instances}(assert {case})")
     how = f"z3: {questions.asked} questions, by induction over the length of a chain, for any number of lanes and plays"
-    return _conclude(
-        watch, "M6", "cache identity is exact within a play instance", how, questions.broken, questions.unknown
-    )
+    return _conclude(watch, "M6", title, how, questions.broken, questions.unknown)

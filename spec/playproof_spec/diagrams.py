@@ -1,0 +1,173 @@
+"""The machines for people: tables as text, diagrams as Mermaid, and the pages that are generated from the law.
+
+`python -m playproof.docs` writes what :func:`spec_readme` and :func:`findings_page` return; tests compare.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from playproof_spec.catalogue import SECTIONS, Severity
+from playproof_spec.machines import GUARDS, MACHINES, Machine
+
+__all__ = ["findings_page", "mermaid", "spec_readme", "table_text"]
+
+
+def _name(member: IntEnum) -> str:
+    return member.name.lower()
+
+
+def table_text(machine: Machine) -> str:
+    """Return a machine's table as plain text, one entry a line: from, event, to, guard.
+
+    Examples
+    --------
+    >>> from playproof_spec.machines import LANE
+    >>> print(table_text(LANE).splitlines()[0])
+    lane: one seat for a play; when its play settles it takes the next one at the same instant.
+    """
+    rows = [("from", "event", "to", "guard")]
+    for state in machine.states:
+        mark = " (initial)" if state == machine.initial else " (terminal)" if state in machine.terminal else ""
+        entries = sorted(machine.table[state].items())
+        if not entries:
+            rows.append((_name(state) + mark, "", "", ""))
+        for number, (event, rule) in enumerate(entries):
+            rows.append(("" if number else _name(state) + mark, _name(event), _name(rule.to), rule.guard))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    about = machine.about[0].lower() + machine.about[1:]
+    return "\n".join([f"{machine.name}: {about}", "", *lines])
+
+
+def mermaid(machine: Machine) -> str:
+    """Return a machine as a Mermaid state diagram; a guard stands in brackets behind its event.
+
+    Examples
+    --------
+    >>> from playproof_spec.machines import LANE
+    >>> print(mermaid(LANE).splitlines()[2])
+        idle --> occupied: admit
+    """
+    lines = ["stateDiagram-v2", f"    [*] --> {_name(machine.initial)}"]
+    for state in machine.states:
+        for event, rule in sorted(machine.table[state].items()):
+            guard = f" [{rule.guard}]" if rule.guard else ""
+            lines.append(f"    {_name(state)} --> {_name(rule.to)}: {_name(event)}{guard}")
+        if state in machine.terminal:
+            lines.append(f"    {_name(state)} --> [*]")
+    return "\n".join(lines)
+
+
+_ABOUT = """\
+# spec: the law
+
+`playproof_spec` says what may happen, and proves it of a corpus before anything runs. It imports nothing else of this
+project; the readers (`lowering/`) build its graph, the replayer (`kernel/`) executes its tables, the face
+(`playproof/`) shows its findings. This page is generated (`python -m playproof.docs`), the diagrams from the tables themselves.
+
+| module | owns |
+|---|---|
+| `machines` | every lifecycle as a table; nothing else changes a state |
+| `graph` | the corpus as columns: plays, nodes, typed edges, hash ids in runs |
+| `sketch` | graphs from Python literals |
+| `findings`, `catalogue` | what can be wrong, where, why it matters, and the way out |
+| `shape`, `topology` | obligations G1 to G3 |
+| `reduction` | chains as one node, and the distinct shapes of plays |
+| `proofs` | obligations G4 and G5; the only module that imports z3 |
+| `machine_proofs` | obligations M1 to M6 |
+| `certificate` | `prove()`, the only door to a replay, and what it certifies |
+| `digest` | the digests of a graph and of the tables |
+| `diagrams` | this page |
+| `units` | milliseconds outside, whole nanoseconds inside |
+
+```python
+from playproof_spec import prove, sketch
+
+graph = sketch([
+    {"request_id": "plan"},
+    {"request_id": "child", "dependencies": [{"request_id": "plan", "trigger": "dispatch", "relation": "spawn"}]},
+    {"request_id": "answer", "dependencies": ["plan", {"request_id": "child", "relation": "join"}]},
+])
+for obligation in prove(graph).certificate.obligations:
+    print(obligation.code, obligation.verdict, obligation.how)
+```
+
+## What is proven of the machines
+
+Once, for all corpora; `playproof machines --prove` shows it, and a test breaks a table for each and sees it fail.
+
+- **M1** Each table is deterministic and total: one successor an entry, an absent pair is illegal, ends have empty rows.
+- **M2** Every state can be reached, and from every state an end can be. (A block is a resource: its end is to be free.)
+- **M3** In prefill/decode no request completes at its prefill or its handoff: every way to *completed* passes
+  *decoding*, but for the named edge of a request that asks for no token, which passes *transferring*.
+- **M4** A play of any number of nodes keeps its books: its nodes' counts add up; after a failure nothing is dispatched;
+  a lane is freed only when nothing is in flight; a completed play has completed all its nodes; no play is ever stuck,
+  and none runs for ever. Assumed: service ends, and a play with nothing ready or in flight has a blocked node whose
+  edges have all fired (the acyclicity lemma, which G2 and G3 show of each graph).
+- **M5** KV blocks are neither lost nor made, and a block is free or idle exactly when no request refers to it.
+- **M6** A block's identity stands for its namespace and its whole chain of tokens, and two play instances have two
+  namespaces under snapshot, warmup and profile: no cache hit crosses a recycled play.
+
+## What is proven of a graph
+
+At load, before anything runs. Only `prove()` makes a `ProvenGraph`, and only that replays.
+
+- **G1** Nodes and edges are well-formed: ids, times, lengths, numbers of hash ids, ordinals, legal relations and
+  triggers, and sources that exist, in the same play. Array checks.
+- **G2** No circle of dependencies. A topological order is computed, then checked edge by edge; where there is none,
+  networkx finds the knots, and the shortest circle of each is named edge by edge.
+- **G3** Each play has a root, and roots lead to all its nodes.
+- **G4** Each play has a run in which every node completes and every edge holds. z3 shows it of the structure for all
+  finite times at once (each edge taking one unit of time: any delays are a multiple of that); the earliest run of the
+  times given is then computed and checked against the end of the clock. Where they do not fit, z3's core names a least
+  set of floors and edges to blame.
+- **G5** A failure anywhere is contained: nothing that needs the completion of a failed node is dispatched, nothing
+  waits for ever, and every node ends. z3 looks for a run that breaks it, over all service times and delays, and finds none.
+
+Chains become one node first; the lemma that allows it is shown by z3 too, and a property test compares both. Plays of
+one shape are proven once. What is too large for z3 (its time is quadratic in a shape's size) is shown by induction: z3
+proves the step over one edge and the step to one node, and the order along which they are taken is checked edge by
+edge. z3 runs with a fixed seed and a bound on its work, and an *unknown* never counts as proven.
+
+## Guards
+
+A guard restricts when an event may be raised; it never changes the successor.
+
+"""
+
+
+def spec_readme() -> str:
+    """Return `spec/README.md`: what the room is, its obligations, and every machine as diagram and table."""
+    guards = "\n".join(f"- `{name}`: {meaning}" for name, meaning in sorted(GUARDS.items()))
+    parts = [_ABOUT + guards + "\n\n## Machines\n"]
+    for machine in MACHINES:
+        parts.append(
+            f"### {machine.name}\n\n{machine.about}\n\n```mermaid\n{mermaid(machine)}\n```\n\n"
+            f"```text\n{table_text(machine).split(chr(10), 2)[2]}\n```\n"
+        )
+    return "\n".join(parts)
+
+
+_FINDINGS = """\
+# Findings
+
+What `playproof` can find wrong with a trace, a configuration or a deployment. An *error* stops a replay; a *warning* is
+told and counted; a *note* says what a reader decided. A code never changes its meaning, so a CI job may filter on it.
+This page is generated from the catalogue in `spec/playproof_spec/catalogue.py` (`python -m playproof.docs`).
+"""
+
+
+def findings_page() -> str:
+    """Return `docs/findings.md`: every code of the catalogue with its reason, a way out and an example."""
+    parts = [_FINDINGS]
+    marks = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+    for title, kinds in SECTIONS:
+        rows = "\n".join(f"| [`{kind.code}`](#{kind.code}) | {marks[kind.severity]} | {kind.title} |" for kind in kinds)
+        parts.append(f"## {title}\n\n| code | severity | what |\n|---|---|---|\n{rows}\n")
+        for kind in kinds:
+            parts.append(
+                f"### {kind.code}\n\n*{marks[kind.severity]}: {kind.title}.* {kind.because}\n\n"
+                f"**Way out.** {kind.hint}\n\n**Example.** {kind.example}\n"
+            )
+    return "\n".join(parts)
