@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 from playproof_spec.certificate import ProvenGraph
+from playproof_spec.digest import graph_digest
 from playproof_spec.findings import Findings
 from playproof_spec.machines import NodeState, PlayState, RequestState
 from playproof_spec.units import NS_PER_MS
@@ -253,7 +254,7 @@ class Report:
             "agentic_input_format": graph.facts.get("input_format", graph.source.format),
             "agentic_graph": {
                 "block_size": graph.block_size,
-                "graph_digest": certificate.graph_digest,
+                "graph_digest": self._replayed_digest(),
                 "node_count": graph.node_count,
                 "play_count": len(graph.plays),
                 "source": {"digest": graph.source.digest, "format": graph.source.format},
@@ -279,6 +280,12 @@ class Report:
             },
             "certificate": certificate.to_dict(),
         }
+
+    def _replayed_digest(self) -> str:
+        """Return the digest of the graph at the replay's speed, which is the one that the peer reports."""
+        if self.load.speedup == 1.0:
+            return self.proven.certificate.graph_digest
+        return graph_digest(self.proven.graph, speedup=self.load.speedup)
 
     def _outcomes(self) -> list[dict[str, Any]]:
         graph, ledger = self.proven.graph, self.ledger
