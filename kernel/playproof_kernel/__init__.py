@@ -2,5 +2,16 @@
 
 from playproof_kernel.deployment import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec
 from playproof_kernel.ledger import NEVER, Ledger
+from playproof_kernel.simulate import ReplayFault, simulate
 
-__all__ = ["NEVER", "DeploymentSpec", "Ledger", "LoadSpec", "Timing", "TimingKind", "WorkerSpec"]
+__all__ = [
+    "NEVER",
+    "DeploymentSpec",
+    "Ledger",
+    "LoadSpec",
+    "ReplayFault",
+    "Timing",
+    "TimingKind",
+    "WorkerSpec",
+    "simulate",
+]

@@ -33,9 +33,9 @@ class Ledger:
         Worker that served the node, -1 for none.
     admissions : Int32, shape (nodes,)
         How often the node was admitted (the first time included).
-    admission_node : Int32; admission_at_ns, admission_reused : Int64; admission_pool_ordinal : Int64, shape (admissions,)
-        The admission history, in the order of events: who, when, tokens found in cache, and the how-manieth admission
-        of that request in its pool it was.
+    admission_node : Int32; admission_at_ns, admission_reused, admission_pool_ordinal : Int64, shape (admissions,)
+        The admission history, in the order of events: who, when, tokens found in cache, and how often the request had
+        been admitted before.
     play_state : Int8, shape (plays,)
         Final `PlayState`.
     play_lane : Int32; play_start_ns, play_first_dispatch_ns, play_last_terminal_ns, play_settled_ns : Int64

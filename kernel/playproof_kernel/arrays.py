@@ -1,0 +1,214 @@
+"""The dense arrays that a replay runs on: their record types, and `Sim`, the bundle that compiled functions take.
+
+Columns that describe the corpus are read only (`static`, `edges`, `keys`); the rest is written in place. Lifecycle
+states stand apart, one int8 array a machine, since only `advance` may write them. -1 (`NONE`) stands for no index and
+for no time. Indices are int64 wherever compiled functions pass them on, since a second integer type would mean a second
+compilation of every function it reaches; only the block pool, which is walked most, keeps int32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+NONE = -1
+
+# A node, as the corpus and the deployment fix it. Times are ns, lengths tokens.
+STATIC = np.dtype(
+    [
+        ("input", np.int64),
+        ("limit", np.int64),  # tokens it will generate: the requested output, cut by the context limit
+        ("floor", np.int64),  # earliest start, from the play's activation
+        ("edge_begin", np.int64),  # outgoing edges
+        ("edge_end", np.int64),
+        ("key_begin", np.int64),  # runs of block keys of its prompt
+        ("key_end", np.int64),
+        ("table_size", np.int64),  # most blocks it can ever hold
+        ("play", np.int64),
+        ("in_degree", np.int64),
+    ],
+    align=True,
+)
+
+# An outgoing edge.
+EDGE = np.dtype([("delay", np.int64), ("target", np.int64), ("trigger", np.int64)], align=True)
+
+# Keys of consecutive full blocks of a prompt: first, first + stride, … (`count` of them).
+KEYS = np.dtype([("first", np.int64), ("count", np.int64)], align=True)
+
+# A node, as the run changes it.
+LIVE = np.dtype(
+    [
+        ("ready", np.int64),
+        ("dispatched", np.int64),
+        ("first_admit", np.int64),
+        ("first_token", np.int64),
+        ("second_token", np.int64),
+        ("last_token", np.int64),
+        ("terminal", np.int64),
+        ("computed", np.int64),  # tokens whose KV exists
+        ("generated", np.int64),
+        ("table_begin", np.int64),  # its block table in the arena
+        ("prompt_pass", np.int64),  # the last pass of its worker that computed prompt tokens of it
+        ("table_len", np.int64),
+        ("filled", np.int64),  # leading blocks of the table that are full and cached
+        ("worker", np.int64),
+        ("pending", np.int64),  # incoming edges that have not fired
+        ("next", np.int64),  # link in a waiting queue or an outcome list
+        ("admissions", np.int64),
+    ],
+    align=True,
+)
+
+PLAY = np.dtype(
+    [
+        ("start", np.int64),
+        ("first_dispatch", np.int64),
+        ("last_terminal", np.int64),
+        ("settled", np.int64),
+        ("node_begin", np.int64),
+        ("node_end", np.int64),
+        ("lane", np.int64),
+        ("in_flight", np.int64),
+        ("completed", np.int64),
+        ("failed_node", np.int64),
+    ],
+    align=True,
+)
+
+WORKER = np.dtype(
+    [
+        ("pass_start", np.int64),
+        ("pass_end", np.int64),  # NONE while idle; of the last pass of a macro-step
+        ("macro", np.int64),  # passes in the current macro-step
+        ("first_duration", np.int64),  # of its first pass
+        ("decode_tokens_known", np.int64),  # tokens known to the batch at its first pass, for the timing model
+        ("passes", np.int64),
+        ("busy", np.int64),
+        ("prefill_tokens", np.int64),
+        ("decode_tokens", np.int64),
+        ("preemptions", np.int64),
+        ("evictions", np.int64),
+        ("tried", np.int64),  # instant of the last start without effect
+        ("running", np.int64),
+        ("wait_head", np.int64),
+        ("wait_tail", np.int64),
+        ("outcome_head", np.int64),  # rejected or failed in the current pass
+        ("free", np.int64),  # blocks on the free stack
+        ("idle", np.int64),  # cached blocks without a reference
+    ],
+    align=True,
+)
+
+# A physical block. `next` chains the blocks of one hash bucket in the order in which they were cached.
+COPY = np.dtype(
+    [
+        ("key", np.int64),
+        ("refs", np.int32),
+        ("next", np.int32),
+        ("older", np.int32),  # least-recently-used list; the record past the last block is its sentinel
+        ("newer", np.int32),
+    ],
+    align=True,
+)
+
+HEAP = np.dtype([("time", np.int64), ("node", np.int64)], align=True)
+ADMISSION = np.dtype([("at", np.int64), ("reused", np.int64), ("node", np.int64), ("ordinal", np.int64)], align=True)
+GAP = np.dtype([("value", np.int64), ("count", np.int64)], align=True)
+
+CONFIG = np.dtype(
+    [
+        ("workers", np.int64),
+        ("blocks", np.int64),
+        ("block_size", np.int64),
+        ("max_batched_tokens", np.int64),
+        ("max_sequences", np.int64),
+        ("caching", np.int64),
+        ("context", np.int64),
+        ("timing", np.int64),
+        ("prefill_ns", np.int64),
+        ("decode_ns", np.int64),
+        ("key_stride", np.int64),
+        ("lanes", np.int64),  # 0: every play starts at the origin
+        ("macro", np.int64),
+    ],
+    align=True,
+)
+
+RUN = np.dtype(
+    [
+        ("now", np.int64),
+        ("steps", np.int64),
+        ("heap", np.int64),
+        ("feedback", np.int64),
+        ("next_play", np.int64),
+        ("placed", np.int64),
+        ("in_flight", np.int64),
+        ("admissions", np.int64),
+        ("gaps", np.int64),
+        ("arena", np.int64),  # used entries of the arena
+        ("arena_wanted", np.int64),
+        ("finished", np.int64),  # nodes in a terminal state
+        ("in_scan", np.int64),  # the loop stopped inside the start scan
+        ("scanned", np.int64),  # the start scan ran at this instant
+    ],
+    align=True,
+)
+
+
+class Sim(NamedTuple):
+    """Everything a replay works on. `config` and `run` are records of length one.
+
+    Attributes
+    ----------
+    static, live, node_state, request_state : shape (nodes,)
+    edges : shape (edges,); keys : shape (key runs,)
+    plays, play_state : shape (plays,); play_nodes : Int64, shape (nodes,)
+    lane_state : Int8, shape (max(lanes, 1),)
+    workers : shape (W,); running : Int64, shape (W, max_sequences)
+    copies : shape (W, blocks + 1); block_state : Int8, shape (W, blocks)
+    free : Int32, shape (W, blocks); buckets : Int32, shape (W, power of two)
+    arena, spare : Int64
+        Block tables of running requests, and the room to compact them into.
+    found : Int64, shape (longest table,)
+        Scratch: the copies of the last prefix lookup.
+    part : Int64, shape (W, 3)
+        Scratch: the prefill part of the pass being scheduled.
+    heap : shape (nodes,); feedback : Int64, shape (nodes,)
+    admissions, gaps : logs that grow between slices of the run
+    """
+
+    config: Any
+    run: Any
+    static: Any
+    live: Any
+    node_state: Any
+    request_state: Any
+    edges: Any
+    keys: Any
+    plays: Any
+    play_state: Any
+    play_nodes: Any
+    lane_state: Any
+    workers: Any
+    running: Any
+    copies: Any
+    block_state: Any
+    free: Any
+    buckets: Any
+    arena: Any
+    spare: Any
+    found: Any
+    part: Any
+    heap: Any
+    feedback: Any
+    admissions: Any
+    gaps: Any
+
+
+def records(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Return zeroed records whose fields can be read as attributes, compiled or not."""
+    array: npt.NDArray[Any] = np.zeros(shape, dtype)
+    return array.view(np.recarray)

@@ -1,0 +1,295 @@
+"""From a proven graph to dense arrays: CSR edges, integer times, and the keys of every full block of every prompt.
+
+**Block keys.** A full engine block is identified by its tokens and all tokens before it. A trace block's tokens are
+its hash id repeated, so two prompts share an engine block exactly when they share the chain of trace blocks up to its
+end. Chains are interned in a trie over runs of consecutive ids: every distinct chain gets a number, neighbours on a
+chain get neighbouring numbers, and the work grows with runs, not with blocks. From chain number c (its block covers the
+tokens from p·T to (p + 1)·T of the prompt) an engine block that ends at token e within it gets the key
+``(c·T + e − p·T) / g − 1`` with g = gcd(T, B): injective in (chain, e), and an arithmetic progression of stride B / g
+along a run. With equal sizes the key is the chain number itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from playproof_spec.graph import Graph
+from playproof_spec.units import ms_to_ns
+
+from playproof_kernel.arrays import EDGE, KEYS, NONE, STATIC, records
+from playproof_kernel.jit import compiled, compiled_entry
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledGraph:
+    """The corpus as the kernel reads it; see `arrays` for the record types.
+
+    Attributes
+    ----------
+    static, edges, keys
+        Records by node, by outgoing edge (grouped by source), by run of block keys.
+    play_begin : Int64, shape (plays + 1,); play_nodes : Int64, shape (nodes,)
+        Nodes of each play, in document order.
+    key_stride : int
+        Distance between the keys of neighbouring engine blocks.
+    """
+
+    static: Any
+    edges: Any
+    keys: Any
+    play_begin: Int64
+    play_nodes: Int64
+    key_stride: int
+
+
+def compile_graph(
+    graph: Graph, *, block_size: int, blocks: int, context: int, lanes: bool, speedup: float
+) -> CompiledGraph:
+    """Compile `graph` for workers with `blocks` blocks of `block_size` tokens.
+
+    Parameters
+    ----------
+    context : int
+        Tokens of prompt and output that a request may have.
+    lanes : bool
+        Whether floors count from the play's start (lanes) or from the corpus' earliest floor.
+    speedup : float
+        Divides floors and delays, once, here.
+    """
+    static = records(graph.node_count, STATIC)
+    static.input = graph.input_length
+    static.limit = np.minimum(graph.output_length, np.maximum(context - graph.input_length, 0))
+    static.floor = _floors_ns(graph, lanes, speedup)
+    static.play = graph.node_play
+    static.in_degree = np.diff(graph.edge_offsets)
+    static.table_size = np.minimum((static.input + static.limit + block_size - 1) // block_size, blocks)
+
+    order = np.argsort(graph.edge_source, kind="stable")
+    edges = records(graph.edge_count, EDGE)
+    edges.target = graph.edge_target()[order]
+    edges.trigger = graph.edge_trigger[order]
+    edges.delay = ms_to_ns(graph.edge_delay_ms[order] / speedup)
+    bounds = np.searchsorted(graph.edge_source[order], np.arange(graph.node_count + 1))
+    static.edge_begin = bounds[:-1]
+    static.edge_end = bounds[1:]
+
+    key_offsets, keys = block_keys(graph, block_size)
+    static.key_begin = key_offsets[:-1]
+    static.key_end = key_offsets[1:]
+
+    sizes = [len(play.nodes) for play in graph.plays]
+    return CompiledGraph(
+        static=static,
+        edges=edges,
+        keys=keys,
+        play_begin=np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
+        play_nodes=np.concatenate([play.nodes for play in graph.plays]).astype(np.int64),
+        key_stride=block_size // gcd(graph.block_size, block_size),
+    )
+
+
+def _floors_ns(graph: Graph, lanes: bool, speedup: float) -> Int64:
+    """Floors from the moment a play is activated: the origin, or with lanes the start of the play's earliest root."""
+    floors = graph.not_before_ms
+    if not lanes:
+        return ms_to_ns((floors - floors.min()) / speedup)
+    is_root = np.diff(graph.edge_offsets) == 0
+    first_root = np.full(len(graph.plays), np.inf)
+    np.minimum.at(first_root, graph.node_play[is_root], floors[is_root])
+    return ms_to_ns(np.maximum(floors - first_root[graph.node_play], 0.0) / speedup)
+
+
+def block_keys(graph: Graph, block_size: int) -> tuple[Int64, Any]:
+    """Intern the prompts of `graph` as runs of engine-block keys.
+
+    Returns
+    -------
+    offsets : Int64, shape (nodes + 1,)
+    keys : records of `KEYS`
+        Node i's full blocks have the keys of runs ``offsets[i]:offsets[i + 1]``, in order.
+    """
+    tokens, trace_size = graph.input_length, graph.block_size
+    order = np.concatenate([play.nodes for play in graph.plays]).astype(np.int64)
+    whole = tokens // trace_size
+    # A prompt's partial last trace block matters only where an engine block ends inside it. Such tails are interned
+    # after all whole blocks: most are private to their request and would break up the runs of the others.
+    ends_in_tail = (tokens // block_size) * block_size > whole * trace_size
+    depth = whole + ends_in_tail
+    trie = _new_trie(len(graph.run_first))
+    runs = (graph.run_offsets, graph.run_first.view(np.int64), graph.run_count)
+    _intern(trie, *runs, order, whole)
+    if ends_in_tail.any():
+        _intern(trie, *runs, order, depth)
+    offsets = np.zeros(graph.node_count + 1, np.int64)
+    shape = np.array([trace_size, block_size, gcd(trace_size, block_size)], np.int64)
+    nothing = records(0, KEYS)
+    _emit_keys(trie, *runs, depth, tokens, shape, offsets, nothing)
+    keys = records(int(offsets[-1]), KEYS)
+    _emit_keys(trie, *runs, depth, tokens, shape, offsets, keys)
+    return offsets, keys
+
+
+class Trie(NamedTuple):
+    """Chains of trace blocks as segments of consecutive ids; a branch hangs on a chain number.
+
+    Attributes
+    ----------
+    label, chain, length : Int64, shape (segments,)
+        First hash id, first chain number, blocks.
+    slot_parent, slot_label, slot_segment : Int64, shape (power of two,)
+        Open-addressing map from (chain number of the parent, hash id) to the segment that begins there.
+    used : Int64, shape (2,)
+        Segments and chain numbers in use.
+    """
+
+    label: Int64
+    chain: Int64
+    length: Int64
+    slot_parent: Int64
+    slot_label: Int64
+    slot_segment: Int64
+    used: Int64
+
+
+def _new_trie(runs: int) -> Trie:
+    """Return an empty trie with room for the branches that `runs` runs can make: one each, for each of two passes."""
+    segments = 2 * runs + 1
+    slots = 1 << (2 * segments).bit_length()
+    return Trie(
+        label=np.zeros(segments, np.int64),
+        chain=np.zeros(segments, np.int64),
+        length=np.zeros(segments, np.int64),
+        slot_parent=np.zeros(slots, np.int64),
+        slot_label=np.zeros(slots, np.int64),
+        slot_segment=np.full(slots, NONE, np.int64),
+        used=np.zeros(2, np.int64),
+    )
+
+
+@compiled
+def _slot(trie: Any, parent: int, label: int) -> int:
+    """Return the slot of (parent, label): the one that holds it, or the free one where it belongs."""
+    mask = trie.slot_segment.shape[0] - 1
+    mixed = (parent & 0x3FFFFFFF) * 0x9E3779B1 + ((label ^ (label >> 31)) & 0x3FFFFFFF) * 0x85EBCA6B
+    at = (mixed >> 15) & mask
+    while trie.slot_segment[at] != NONE and (trie.slot_parent[at] != parent or trie.slot_label[at] != label):
+        at = (at + 1) & mask
+    return at
+
+
+@compiled
+def _descend(trie: Any, segment: int, offset: int, label: int, left: int) -> tuple[int, int, int]:
+    """Follow existing chains for up to `left` consecutive ids from `label`, from a position in the trie.
+
+    Returns
+    -------
+    segment, offset : int
+        The position after the step.
+    taken : int
+        Blocks followed, 0 when the trie has no such branch.
+    """
+    if segment != NONE and offset + 1 < trie.length[segment] and trie.label[segment] + offset + 1 == label:
+        taken = min(left, trie.length[segment] - offset - 1)
+        return segment, offset + taken, taken
+    parent = NONE if segment == NONE else trie.chain[segment] + offset
+    child = trie.slot_segment[_slot(trie, parent, label)]
+    if child == NONE:
+        return segment, offset, 0
+    taken = min(left, trie.length[child])
+    return child, taken - 1, taken
+
+
+@compiled
+def _grow(trie: Any, segment: int, offset: int, label: int, left: int) -> tuple[int, int]:
+    """Add `left` consecutive ids from `label` below a position; writes the trie and returns the new position."""
+    chains = trie.used[1]
+    trie.used[1] = chains + left
+    at_end = segment != NONE and offset + 1 == trie.length[segment]
+    newest = at_end and trie.chain[segment] + trie.length[segment] == chains
+    if newest and trie.label[segment] + trie.length[segment] == label:
+        trie.length[segment] += left
+        return segment, offset + left
+    parent = NONE if segment == NONE else trie.chain[segment] + offset
+    new = trie.used[0]
+    trie.used[0] = new + 1
+    trie.label[new] = label
+    trie.chain[new] = chains
+    trie.length[new] = left
+    slot = _slot(trie, parent, label)
+    trie.slot_parent[slot] = parent
+    trie.slot_label[slot] = label
+    trie.slot_segment[slot] = new
+    return new, left - 1
+
+
+@compiled_entry
+def _intern(trie: Any, run_offsets: Any, run_first: Any, run_count: Any, order: Any, depth: Any) -> None:
+    """Add the first `depth` trace blocks of every prompt to the trie, in the order of `order`."""
+    for node in order:
+        segment, offset, consumed = NONE, 0, 0
+        for run in range(run_offsets[node], run_offsets[node + 1]):
+            label = run_first[run]
+            left = min(run_count[run], depth[node] - consumed)
+            consumed += left
+            while left > 0:
+                segment, offset, taken = _descend(trie, segment, offset, label, left)
+                if taken == 0:
+                    segment, offset = _grow(trie, segment, offset, label, left)
+                    taken = left
+                label += taken
+                left -= taken
+
+
+@compiled_entry
+def _emit_keys(
+    trie: Any,
+    run_offsets: Any,
+    run_first: Any,
+    run_count: Any,
+    depth: Any,
+    tokens: Any,
+    shape: Any,
+    offsets: Any,
+    keys: Any,
+) -> None:
+    """Write the runs of engine-block keys of every prompt to `keys`; with no room there, only count into `offsets`.
+
+    `shape` is (trace block size, engine block size, their greatest common divisor).
+    """
+    trace_size, size, common = shape[0], shape[1], shape[2]
+    stride = size // common
+    used = 0
+    for node in range(offsets.shape[0] - 1):
+        offsets[node] = used
+        segment, offset, consumed = NONE, 0, 0
+        expected = NONE
+        for run in range(run_offsets[node], run_offsets[node + 1]):
+            label = run_first[run]
+            left = min(run_count[run], depth[node] - consumed)
+            while left > 0:
+                segment, offset, taken = _descend(trie, segment, offset, label, left)
+                chain = trie.chain[segment] + offset - taken + 1
+                begin = consumed * trace_size
+                end = min(begin + taken * trace_size, tokens[node])
+                first_end = (begin // size + 1) * size
+                count = end // size - begin // size
+                if count > 0:
+                    key = (chain * trace_size + first_end - begin) // common - 1
+                    if key != expected:
+                        used += 1
+                    if keys.shape[0] > 0:
+                        if key != expected:
+                            keys[used - 1].first = key
+                            keys[used - 1].count = 0
+                        keys[used - 1].count += count
+                    expected = key + count * stride
+                label += taken
+                left -= taken
+                consumed += taken
+        offsets[offsets.shape[0] - 1] = used

@@ -1,0 +1,224 @@
+"""The driver: sole owner of nodes, plays and lanes.
+
+It decides when a request may be dispatched (edges, delays, floors), what a failure stops, and when a lane takes its
+next play. It knows nothing of engines: a request leaves through `dispatch` and comes back through `hear`.
+`tests/properties/test_driver.py` runs it beside a naive model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from playproof_spec.graph import Trigger
+from playproof_spec.machines import LaneEvent, NodeEvent, NodeState, PlayEvent, PlayState, RequestEvent, RequestState
+
+from playproof_kernel.arrays import NONE
+from playproof_kernel.jit import compiled, compiled_entry
+from playproof_kernel.transitions import LANE_TABLE, NODE_TABLE, PLAY_TABLE, REQUEST_TABLE, advance
+
+_BLOCKED, _READY = int(NodeState.BLOCKED), int(NodeState.READY)
+_RELEASE, _DISPATCH, _COMPLETE = int(NodeEvent.RELEASE), int(NodeEvent.DISPATCH), int(NodeEvent.COMPLETE)
+_REJECT, _FAIL, _SKIP = int(NodeEvent.REJECT), int(NodeEvent.FAIL), int(NodeEvent.SKIP)
+_ACTIVE, _FAILING = int(PlayState.ACTIVE), int(PlayState.FAILING)
+_ACTIVATE, _NODE_FAILED = int(PlayEvent.ACTIVATE), int(PlayEvent.NODE_FAILED)
+_LAST_COMPLETED, _SETTLED = int(PlayEvent.LAST_COMPLETED), int(PlayEvent.SETTLED)
+_ADMIT, _PLAY_SETTLED, _EXHAUSTED = int(LaneEvent.ADMIT), int(LaneEvent.PLAY_SETTLED), int(LaneEvent.EXHAUSTED)
+_PLACE = int(RequestEvent.PLACE)
+_FINISHED, _REJECTED = int(RequestState.FINISHED), int(RequestState.REJECTED)
+_ON_DISPATCH, _ON_COMPLETION = int(Trigger.DISPATCH), int(Trigger.COMPLETION)
+
+
+@compiled
+def _earlier(a: Any, b: Any) -> bool:
+    """The order of timers: ready time, then node index."""
+    return a.time < b.time or (a.time == b.time and a.node < b.node)
+
+
+@compiled
+def _swap(a: Any, b: Any) -> None:
+    time, node = a.time, a.node
+    a.time, a.node = b.time, b.node
+    b.time, b.node = time, node
+
+
+@compiled
+def push_timer(sim: Any, time: int, node: int) -> None:
+    """Add a timer to the heap; a node has one timer in its life, so the heap never outgrows the corpus."""
+    run = sim.run[0]
+    at = run.heap
+    sim.heap[at].time = time
+    sim.heap[at].node = node
+    run.heap += 1
+    while at > 0 and _earlier(sim.heap[at], sim.heap[(at - 1) // 2]):
+        _swap(sim.heap[at], sim.heap[(at - 1) // 2])
+        at = (at - 1) // 2
+
+
+@compiled
+def pop_timer(sim: Any) -> int:
+    """Take the earliest timer off the heap and return its node."""
+    run = sim.run[0]
+    node = sim.heap[0].node
+    run.heap -= 1
+    sim.heap[0].time = sim.heap[run.heap].time
+    sim.heap[0].node = sim.heap[run.heap].node
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= run.heap:
+            return node
+        if child + 1 < run.heap and _earlier(sim.heap[child + 1], sim.heap[child]):
+            child += 1
+        if not _earlier(sim.heap[child], sim.heap[at]):
+            return node
+        _swap(sim.heap[child], sim.heap[at])
+        at = child
+
+
+@compiled
+def next_timer(sim: Any) -> int:
+    """Return the time of the earliest timer that still matters, or NONE; timers of skipped nodes are dropped here."""
+    while sim.run[0].heap > 0:
+        if sim.node_state[sim.heap[0].node] == _READY:
+            return int(sim.heap[0].time)
+        pop_timer(sim)
+    return NONE
+
+
+@compiled
+def _release(sim: Any, node: int) -> None:
+    advance(NODE_TABLE, sim.node_state, node, _RELEASE)
+    push_timer(sim, sim.live[node].ready, node)
+
+
+@compiled
+def activate(sim: Any, play: int, lane: int) -> None:
+    """Start `play` at the current instant on `lane` (NONE without lanes): its roots get their timers."""
+    now = sim.run[0].now
+    record = sim.plays[play]
+    advance(PLAY_TABLE, sim.play_state, play, _ACTIVATE)
+    record.start = now
+    record.lane = lane
+    for i in range(record.node_begin, record.node_end):
+        node = sim.play_nodes[i]
+        sim.live[node].ready = now + sim.static[node].floor
+        sim.live[node].pending = sim.static[node].in_degree
+        if sim.static[node].in_degree == 0:
+            _release(sim, node)
+
+
+@compiled_entry
+def start(sim: Any) -> None:
+    """Begin the run: every play at the origin, or one play a lane."""
+    lanes = sim.config[0].lanes
+    if lanes == 0:
+        for play in range(sim.plays.shape[0]):
+            activate(sim, play, NONE)
+        sim.run[0].next_play = sim.plays.shape[0]
+    for lane in range(lanes):
+        _occupy(sim, lane)
+
+
+@compiled
+def _occupy(sim: Any, lane: int) -> None:
+    """Give an idle lane the next play of the one shared queue, or retire it."""
+    run = sim.run[0]
+    if run.next_play < sim.plays.shape[0]:
+        advance(LANE_TABLE, sim.lane_state, lane, _ADMIT)
+        run.next_play += 1
+        activate(sim, run.next_play - 1, lane)
+    else:
+        advance(LANE_TABLE, sim.lane_state, lane, _EXHAUSTED)
+
+
+@compiled
+def _fire(sim: Any, source: int, trigger: int) -> None:
+    """Fire the outgoing edges of `source` that wait for `trigger`; nodes whose last edge this was get their timer."""
+    now = sim.run[0].now
+    for number in range(sim.static[source].edge_begin, sim.static[source].edge_end):
+        edge = sim.edges[number]
+        if edge.trigger != trigger:
+            continue
+        live = sim.live[edge.target]
+        live.ready = max(live.ready, now + edge.delay)
+        live.pending -= 1
+        if live.pending == 0:
+            _release(sim, edge.target)
+
+
+@compiled
+def dispatch(sim: Any, node: int) -> int:
+    """Dispatch a ready node at the current instant and return the worker it is placed on, round robin."""
+    run = sim.run[0]
+    live = sim.live[node]
+    play = sim.plays[sim.static[node].play]
+    advance(NODE_TABLE, sim.node_state, node, _DISPATCH)
+    live.dispatched = run.now
+    if play.first_dispatch == NONE:
+        play.first_dispatch = run.now
+    play.in_flight += 1
+    run.in_flight += 1
+    advance(REQUEST_TABLE, sim.request_state, node, _PLACE)
+    live.worker = run.placed % sim.config[0].workers
+    run.placed += 1
+    _fire(sim, node, _ON_DISPATCH)
+    return int(live.worker)
+
+
+@compiled
+def _fail_play(sim: Any, node: int) -> None:
+    """After a node's failure nothing of its play is released or dispatched any more."""
+    number = sim.static[node].play
+    play = sim.plays[number]
+    if sim.play_state[number] != _FAILING:
+        play.failed_node = node
+        for i in range(play.node_begin, play.node_end):
+            other = sim.play_nodes[i]
+            state = sim.node_state[other]
+            if state in (_BLOCKED, _READY):
+                advance(NODE_TABLE, sim.node_state, other, _SKIP)
+                sim.run[0].finished += 1
+    advance(PLAY_TABLE, sim.play_state, number, _NODE_FAILED)
+
+
+@compiled
+def _settle_play(sim: Any, number: int) -> None:
+    """End a play with nothing in flight if it completed or failed; its lane takes the next one at this instant."""
+    play = sim.plays[number]
+    if play.in_flight > 0:
+        return
+    if sim.play_state[number] == _ACTIVE:
+        if play.completed < play.node_end - play.node_begin:
+            return
+        advance(PLAY_TABLE, sim.play_state, number, _LAST_COMPLETED)
+    advance(PLAY_TABLE, sim.play_state, number, _SETTLED)
+    play.settled = sim.run[0].now
+    if play.lane != NONE:
+        advance(LANE_TABLE, sim.lane_state, play.lane, _PLAY_SETTLED)
+        _occupy(sim, play.lane)
+
+
+@compiled
+def hear(sim: Any) -> None:
+    """Take in what became terminal at this instant, by node index: completions fire edges, failures stop plays."""
+    run = sim.run[0]
+    heard = np.sort(sim.feedback[: run.feedback])
+    run.feedback = 0
+    for node in heard:
+        number = sim.static[node].play
+        play = sim.plays[number]
+        play.in_flight -= 1
+        play.last_terminal = run.now
+        run.in_flight -= 1
+        run.finished += 1
+        outcome = sim.request_state[node]
+        if outcome == _FINISHED:
+            advance(NODE_TABLE, sim.node_state, node, _COMPLETE)
+            play.completed += 1
+            if sim.play_state[number] == _ACTIVE:
+                _fire(sim, node, _ON_COMPLETION)
+        else:
+            advance(NODE_TABLE, sim.node_state, node, _REJECT if outcome == _REJECTED else _FAIL)
+            _fail_play(sim, node)
+        _settle_play(sim, number)

@@ -1,0 +1,234 @@
+"""The public door of the kernel: a proven graph, a deployment and a load in, a ledger out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from playproof_spec.certificate import ProvenGraph
+
+from playproof_kernel import driver, loop
+from playproof_kernel.arrays import (
+    ADMISSION,
+    CONFIG,
+    COPY,
+    GAP,
+    HEAP,
+    LIVE,
+    NONE,
+    PLAY,
+    RUN,
+    WORKER,
+    Sim,
+    records,
+)
+from playproof_kernel.compiled import CompiledGraph, compile_graph
+from playproof_kernel.deployment import DeploymentSpec, LoadSpec
+from playproof_kernel.ledger import Ledger
+from playproof_kernel.vllm import MAX_VARYING_PASSES
+
+# Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
+SLICE = 100_000
+
+
+class ReplayFault(Exception):
+    """The replay broke a rule of its own (a stall, or a clock past its horizon). The message names it."""
+
+
+def simulate(
+    proven: ProvenGraph,
+    deployment: DeploymentSpec,
+    load: LoadSpec | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Ledger:
+    """Replay a proven graph on a simulated deployment.
+
+    Parameters
+    ----------
+    proven : ProvenGraph
+    deployment : DeploymentSpec
+    load : LoadSpec, optional
+    progress : callable, optional
+        Called now and then with the number of requests that are terminal, and the number of all.
+
+    Raises
+    ------
+    ReplayFault
+        When the run cannot go on; no input that was proven may bring that about.
+    """
+    load = load or LoadSpec()
+    worker = deployment.worker
+    graph = compile_graph(
+        proven.graph,
+        block_size=worker.block_size,
+        blocks=worker.blocks,
+        context=deployment.context_length,
+        lanes=load.lanes is not None,
+        speedup=load.speedup,
+    )
+    sim = new_sim(graph, deployment, load)
+    driver.start(sim)
+    return finish(sim, progress)
+
+
+def finish(sim: Sim, progress: Callable[[int, int], None] | None = None) -> Ledger:
+    """Run a started simulation to its end, growing its logs as they fill, and return the ledger."""
+    while True:
+        stop = loop.run(sim, SLICE)
+        if stop == loop.Stop.DONE:
+            return _ledger(sim)
+        if stop == loop.Stop.LOGS:
+            sim = _with_larger_logs(sim)
+        elif stop == loop.Stop.ARENA:
+            size = 2 * int(sim.run[0].arena_wanted)
+            sim = sim._replace(arena=_grown(sim.arena, size), spare=np.zeros(size, np.int64))
+        elif stop == loop.Stop.STALL:
+            raise ReplayFault(f"no event is due but {len(sim.static) - int(sim.run[0].finished)} requests remain")
+        elif stop == loop.Stop.HORIZON:
+            raise ReplayFault("the simulated clock ran past its horizon of 2^62 ns")
+        if progress is not None:
+            progress(int(sim.run[0].finished), len(sim.static))
+
+
+def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) -> Sim:
+    """Return the arrays of a run that has not started."""
+    spec = deployment.worker
+    nodes, workers = len(graph.static), deployment.workers
+    config = records(1, CONFIG)
+    config.workers = workers
+    config.blocks = spec.blocks
+    config.block_size = spec.block_size
+    config.max_batched_tokens = spec.max_batched_tokens
+    # More seats than requests would only cost memory.
+    config.max_sequences = min(spec.max_sequences, nodes)
+    config.caching = spec.prefix_caching
+    config.context = deployment.context_length
+    config.timing = spec.timing.kind
+    config.prefill_ns = spec.timing.prefill_ns
+    config.decode_ns = spec.timing.decode_ns
+    config.key_stride = graph.key_stride
+    lanes = min(load.lanes or 0, len(graph.play_begin) - 1)
+    config.lanes = lanes
+    config.macro = load.macro_steps
+    sequences = int(config[0].max_sequences)
+    longest = int(graph.static.table_size.max())
+    gaps = 1 << (4 * (MAX_VARYING_PASSES + sequences) * workers).bit_length()
+    return Sim(
+        config=config,
+        run=records(1, RUN),
+        static=graph.static,
+        live=_new_live(nodes),
+        node_state=np.zeros(nodes, np.int8),
+        request_state=np.zeros(nodes, np.int8),
+        edges=graph.edges,
+        keys=graph.keys,
+        plays=_new_plays(graph),
+        play_state=np.zeros(len(graph.play_begin) - 1, np.int8),
+        play_nodes=graph.play_nodes,
+        lane_state=np.zeros(max(lanes, 1), np.int8),
+        workers=_new_workers(workers, spec.blocks),
+        running=np.zeros((workers, sequences), np.int64),
+        copies=_new_copies(workers, spec.blocks),
+        block_state=np.zeros((workers, spec.blocks), np.int8),
+        # Taken from the end: block 0 first.
+        free=np.tile(np.arange(spec.blocks - 1, -1, -1, dtype=np.int32), (workers, 1)),
+        buckets=np.full((workers, max(16, 1 << (2 * spec.blocks).bit_length())), NONE, np.int32),
+        arena=np.zeros(2 * longest, np.int64),
+        spare=np.zeros(2 * longest, np.int64),
+        found=np.zeros(longest + 1, np.int64),
+        part=np.zeros((workers, 3), np.int64),
+        heap=records(nodes, HEAP),
+        feedback=np.zeros(nodes, np.int64),
+        admissions=records(nodes + sequences, ADMISSION),
+        gaps=records(gaps, GAP),
+    )
+
+
+def _new_live(nodes: int) -> Any:
+    live = records(nodes, LIVE)
+    for name in ("dispatched", "first_admit", "first_token", "second_token", "last_token", "terminal", "worker"):
+        live[name] = NONE
+    return live
+
+
+def _new_plays(graph: CompiledGraph) -> Any:
+    plays = records(len(graph.play_begin) - 1, PLAY)
+    for name in ("start", "first_dispatch", "last_terminal", "settled", "lane", "failed_node"):
+        plays[name] = NONE
+    plays.node_begin = graph.play_begin[:-1]
+    plays.node_end = graph.play_begin[1:]
+    return plays
+
+
+def _new_workers(workers: int, blocks: int) -> Any:
+    table = records(workers, WORKER)
+    for name in ("pass_end", "tried", "wait_head", "wait_tail", "outcome_head"):
+        table[name] = NONE
+    table.free = blocks
+    return table
+
+
+def _new_copies(workers: int, blocks: int) -> Any:
+    copies = records((workers, blocks + 1), COPY)
+    copies["next"] = NONE
+    copies["key"] = NONE
+    # The sentinel alone: an empty list of idle blocks.
+    copies["older"][:, blocks] = blocks
+    copies["newer"][:, blocks] = blocks
+    return copies
+
+
+def _grown(array: Any, size: int) -> Any:
+    grown = np.zeros(size, array.dtype)
+    grown[: len(array)] = array
+    return grown.view(type(array))
+
+
+def _with_larger_logs(sim: Sim) -> Sim:
+    """Double the log of admissions, and rehash the gaps into a table of twice the size."""
+    gaps = records(2 * len(sim.gaps), GAP)
+    larger = sim._replace(admissions=_grown(sim.admissions, 2 * len(sim.admissions)), gaps=gaps)
+    loop.rehash_gaps(larger, sim.gaps)
+    return larger
+
+
+def _ledger(sim: Sim) -> Ledger:
+    live, plays, workers = sim.live, sim.plays, sim.workers
+    admissions = sim.admissions[: int(sim.run[0].admissions)]
+    gaps = sim.gaps[sim.gaps["count"] > 0]
+    gaps = gaps[np.argsort(gaps.value, kind="stable")]
+    return Ledger(
+        node_state=sim.node_state,
+        request_state=sim.request_state,
+        dispatched_ns=live.dispatched.copy(),
+        first_admit_ns=live.first_admit.copy(),
+        first_token_ns=live.first_token.copy(),
+        second_token_ns=live.second_token.copy(),
+        last_token_ns=live.last_token.copy(),
+        terminal_ns=live.terminal.copy(),
+        output_length=live.generated.copy(),
+        worker=live.worker.astype(np.int32),
+        admissions=live.admissions.astype(np.int32),
+        admission_node=admissions.node.astype(np.int32),
+        admission_at_ns=admissions["at"].copy(),
+        admission_reused=admissions.reused.copy(),
+        admission_pool_ordinal=admissions.ordinal.copy(),
+        play_state=sim.play_state,
+        play_lane=plays.lane.astype(np.int32),
+        play_start_ns=plays.start.copy(),
+        play_first_dispatch_ns=plays.first_dispatch.copy(),
+        play_last_terminal_ns=plays.last_terminal.copy(),
+        play_settled_ns=plays.settled.copy(),
+        play_failed_node=plays.failed_node.astype(np.int32),
+        gap_ns=gaps.value.copy(),
+        gap_count=gaps["count"].copy(),
+        passes=workers.passes.copy(),
+        busy_ns=workers.busy.copy(),
+        prefill_tokens=workers.prefill_tokens.copy(),
+        decode_tokens=workers.decode_tokens.copy(),
+        preemptions=workers.preemptions.copy(),
+        evictions=workers.evictions.copy(),
+        end_ns=max(int(live.terminal.max()), 0),
+    )

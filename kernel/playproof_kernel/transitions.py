@@ -1,0 +1,50 @@
+"""The machines of the specification as arrays, and the only function that writes a state.
+
+`advance` looks the successor up and refuses an illegal pair; no other statement of the kernel assigns to a state array
+(`tests/unit/test_only_advance_writes_states.py` reads the source to make sure).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playproof_spec import machines
+
+from playproof_kernel.jit import compiled
+
+
+class IllegalTransition(Exception):
+    """A compiled function raised an event in a state that refuses it: a fault of ours, never of the trace.
+
+    The arguments are the index, the state and the event.
+    """
+
+
+NODE_TABLE = machines.NODE.as_array()
+PLAY_TABLE = machines.PLAY.as_array()
+LANE_TABLE = machines.LANE.as_array()
+REQUEST_TABLE = machines.REQUEST.as_array()
+BLOCK_TABLE = machines.BLOCK.as_array()
+
+
+@compiled
+def advance(table: Any, states: Any, index: Any, event: Any) -> None:
+    """Move ``states[index]`` along `event`.
+
+    Parameters
+    ----------
+    table : Int8, shape (states, events)
+        From :meth:`playproof_spec.machines.Machine.as_array`.
+    states : Int8, shape (n,)
+        Written at `index`.
+    index, event : int
+
+    Raises
+    ------
+    IllegalTransition
+        When the pair is illegal; the state is unchanged.
+    """
+    successor = table[states[index], event]
+    if successor < 0:
+        raise IllegalTransition(index, states[index], event)
+    states[index] = successor
