@@ -17,9 +17,9 @@ from playproof_spec.graph import RELATION_NAMES, TRIGGER_NAMES, Carried, Graph, 
 
 from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.provenance import corpus_digest
-from playproof_lowering.runs import BAD_ID, OK, TOO_LARGE, RunBuffer, renumber
+from playproof_lowering.runs import OK, RunBuffer, renumber
 from playproof_lowering.source import Reading, SourceError, SourceFile
-from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, nearest, report
+from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, hash_ids_problem, nearest, report
 
 __all__ = ["SCHEMA", "VERSION", "read_agentic_mooncake"]
 
@@ -271,7 +271,9 @@ class _Reader:
         edges = _edges(row.dependencies, problems)
         self._check_play(row, where, problems)
         carried = _carried(row, problems)
-        _parse_hash_ids(row.hash_ids, buffer, problems)
+        status, ids = buffer.parse(row.hash_ids)
+        if status != OK:
+            problems.append(hash_ids_problem(row.hash_ids, status, ids, "hash_ids"))
         if problems:
             self.incomplete = True
             named = Where(file=where.file, line=where.line, ids=(row.request_id,) if row.request_id else ())
@@ -435,34 +437,3 @@ def _carried(row: Row, problems: list[Problem]) -> Carried | None:
         if not low <= value <= high:
             problems.append(Problem("number-out-of-range", name, "out of range", str(value)[:60], f"{low} … {high}"))
     return Carried(row.priority or 0, row.strict_priority or 0, row.policy_class, None if ids is None else tuple(ids))
-
-
-def _parse_hash_ids(text: msgspec.Raw, buffer: RunBuffer, problems: list[Problem]) -> None:
-    status, place = buffer.parse(text)
-    if status == OK:
-        return
-    if status == TOO_LARGE:
-        problems.append(
-            Problem(
-                "number-out-of-range", f"hash_ids[{place}]", "the id is too large", _item(text, place), "below 2**64"
-            )
-        )
-    elif status == BAD_ID:
-        problems.append(
-            Problem("hash-id-invalid", f"hash_ids[{place}]", "not a hash id", _item(text, place), "0 … 2**64 - 1")
-        )
-    else:
-        problems.append(
-            Problem(
-                "field-type",
-                "hash_ids",
-                "the value has the wrong type",
-                bytes(text)[:60].decode("utf-8", "backslashreplace"),
-                "a list",
-            )
-        )
-
-
-def _item(text: msgspec.Raw, place: int) -> str:
-    items = msgspec.json.decode(text, type=list[msgspec.Raw])
-    return bytes(items[place])[:60].decode("utf-8", "backslashreplace")

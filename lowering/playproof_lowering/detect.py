@@ -9,17 +9,8 @@ import msgspec
 
 __all__ = ["FORMATS", "SUPPORTED", "detect"]
 
-SUPPORTED: Final = ("agentic_mooncake",)
-FORMATS: Final = (
-    *SUPPORTED,
-    "weka",
-    "claude",
-    "codex",
-    "dynamo",
-    "mooncake",
-    "mooncake-delta",
-    "applied_compute_agentic",
-)
+SUPPORTED: Final = ("agentic_mooncake", "weka")
+FORMATS: Final = (*SUPPORTED, "claude", "codex", "dynamo", "mooncake", "mooncake-delta", "applied_compute_agentic")
 
 HEAD_BYTES: Final = 4096
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]|[^"{}\[\]]+')

@@ -13,6 +13,7 @@ from playproof_spec.graph import Graph
 from playproof_lowering.agentic_mooncake import read_agentic_mooncake
 from playproof_lowering.detect import FORMATS, HEAD_BYTES, SUPPORTED, detect
 from playproof_lowering.source import Reading, SourceError, SourceFile, collect
+from playproof_lowering.weka import read_weka
 
 __all__ = ["Lowered", "LoweringOptions", "load_graph"]
 
@@ -107,9 +108,21 @@ def load_graph(
     size = sum(file.size for file in files)
     facts.update(input_format=chosen, input_files=len(files), input_files_ignored=ignored, input_bytes=size)
     on_bytes = None if options.progress is None else _Progress(options.progress, size)
-    graph = read_agentic_mooncake(
-        files, findings, facts, block_size=options.block_size, strict=options.strict, on_bytes=on_bytes
-    )
+    if chosen == "weka":
+        graph = read_weka(
+            files,
+            findings,
+            facts,
+            block_size=options.block_size,
+            nested_timestamp_basis=options.nested_timestamp_basis,
+            subagent_marker=options.subagent_marker,
+            strict=options.strict,
+            on_bytes=on_bytes,
+        )
+    else:
+        graph = read_agentic_mooncake(
+            files, findings, facts, block_size=options.block_size, strict=options.strict, on_bytes=on_bytes
+        )
     return Lowered(graph, findings, facts)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from playproof_spec.graph import Int64, UInt64
 
-__all__ = ["BAD_ID", "NOT_A_LIST", "OK", "TOO_LARGE", "RunBuffer", "renumber"]
+__all__ = ["BAD_ID", "NOT_A_LIST", "OK", "TOO_LARGE", "RunBuffer", "append_private", "renumber"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -221,3 +221,60 @@ def renumber(offsets: Int64, first: UInt64, count: Int64) -> tuple[Int64, UInt64
             return out_offsets, out_first[:written].copy(), out_count[:written].copy(), distinct
         dense.fill(-1)
         capacity *= 2
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _append_private(
+    offsets: Int64,
+    first: UInt64,
+    count: Int64,
+    private: Int64,
+    fresh: np.uint64,
+    out_offsets: Int64,
+    out_first: UInt64,
+    out_count: Int64,
+) -> int:
+    """Copy lists of runs, each with `private[k]` fresh ids behind it. Writes the three outputs; returns the runs."""
+    at = 0
+    for lst in range(len(offsets) - 1):
+        out_offsets[lst] = at
+        for run in range(offsets[lst], offsets[lst + 1]):
+            out_first[at] = first[run]
+            out_count[at] = count[run]
+            at += 1
+        if private[lst] > 0:
+            if at > out_offsets[lst] and out_first[at - 1] + np.uint64(out_count[at - 1]) == fresh:
+                out_count[at - 1] += private[lst]
+            else:
+                out_first[at] = fresh
+                out_count[at] = private[lst]
+                at += 1
+            fresh += np.uint64(private[lst])
+    out_offsets[len(offsets) - 1] = at
+    return at
+
+
+def append_private(
+    offsets: Int64, first: UInt64, count: Int64, private: Int64, fresh: int
+) -> tuple[Int64, UInt64, Int64]:
+    """Give each list some ids of its own behind those it has.
+
+    Parameters
+    ----------
+    offsets, first, count
+        As in :func:`renumber`.
+    private : Int64, shape (lists,)
+        How many ids list k gets.
+    fresh : int
+        The first of them; they count up from list to list.
+
+    Returns
+    -------
+    offsets, first, count
+        The longer lists, again as the fewest possible runs.
+    """
+    out_offsets = np.empty_like(offsets)
+    out_first = np.empty(len(first) + len(private), dtype=np.uint64)
+    out_count = np.empty(len(first) + len(private), dtype=np.int64)
+    runs = _append_private(offsets, first, count, private, np.uint64(fresh), out_offsets, out_first, out_count)
+    return out_offsets, out_first[:runs].copy(), out_count[:runs].copy()

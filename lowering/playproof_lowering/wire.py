@@ -16,7 +16,19 @@ from typing import Any, Final, Union, get_args, get_origin
 import msgspec
 from playproof_spec.findings import Findings, Severity, Where, finding, shown
 
-__all__ = ["Explained", "Problem", "UnknownFields", "explain", "nearest", "path_at", "report"]
+from playproof_lowering.runs import NOT_A_LIST, TOO_LARGE
+
+__all__ = [
+    "DecodeErrors",
+    "Explained",
+    "Problem",
+    "UnknownFields",
+    "explain",
+    "hash_ids_problem",
+    "nearest",
+    "path_at",
+    "report",
+]
 
 DecodeErrors: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
@@ -284,6 +296,17 @@ def _joined(prefix: str, path: str) -> str:
     if not prefix or not path or path.startswith("["):
         return prefix + path
     return f"{prefix}.{path}"
+
+
+def hash_ids_problem(text: msgspec.Raw, status: int, place: int, path: str) -> Problem:
+    """Return what is wrong with a list of hash ids that :class:`~playproof_lowering.runs.RunBuffer` refused."""
+    if status == NOT_A_LIST:
+        return Problem("field-type", path, "the value has the wrong type", shown(_text(bytes(text)[:60])), "a list")
+    items = msgspec.json.decode(text, type=list[msgspec.Raw])
+    found = shown(_text(bytes(items[place])[:60]))
+    if status == TOO_LARGE:
+        return Problem("number-out-of-range", f"{path}[{place}]", "the hash id is too large", found, "below 2**64")
+    return Problem("hash-id-invalid", f"{path}[{place}]", "this is no hash id", found, "0 … 2**64 - 1")
 
 
 class UnknownFields:
