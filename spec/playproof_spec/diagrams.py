@@ -64,7 +64,7 @@ _ABOUT = """\
 
 `playproof_spec` says what may happen, and proves it of a corpus before anything runs. It imports nothing else of this
 project; the readers (`lowering/`) build its graph, the replayer (`kernel/`) executes its tables, the face
-(`playproof/`) shows its findings. This page is generated (`python -m playproof.docs`), the diagrams from the tables themselves.
+(`playproof/`) shows its findings. This page is generated (`python -m playproof.docs`), the diagrams from the tables.
 
 | module | owns |
 |---|---|
@@ -84,11 +84,13 @@ project; the readers (`lowering/`) build its graph, the replayer (`kernel/`) exe
 ```python
 from playproof_spec import prove, sketch
 
-graph = sketch([
-    {"request_id": "plan"},
-    {"request_id": "child", "dependencies": [{"request_id": "plan", "trigger": "dispatch", "relation": "spawn"}]},
-    {"request_id": "answer", "dependencies": ["plan", {"request_id": "child", "relation": "join"}]},
-])
+graph = sketch(
+    [
+        {"request_id": "plan"},
+        {"request_id": "child", "dependencies": [{"request_id": "plan", "trigger": "dispatch", "relation": "spawn"}]},
+        {"request_id": "answer", "dependencies": ["plan", {"request_id": "child", "relation": "join"}]},
+    ]
+)
 for obligation in prove(graph).certificate.obligations:
     print(obligation.code, obligation.verdict, obligation.how)
 ```
@@ -123,7 +125,8 @@ At load, before anything runs. Only `prove()` makes a `ProvenGraph`, and only th
   times given is then computed and checked against the end of the clock. Where they do not fit, z3's core names a least
   set of floors and edges to blame.
 - **G5** A failure anywhere is contained: nothing that needs the completion of a failed node is dispatched, nothing
-  waits for ever, and every node ends. z3 looks for a run that breaks it, over all service times and delays, and finds none.
+  waits for ever, and every node ends. z3 looks for a run that breaks it, over all service times and delays, and finds
+  none.
 
 Chains become one node first; the lemma that allows it is shown by z3 too, and a property test compares both. Plays of
 one shape are proven once. What is too large for z3 (its time is quadratic in a shape's size) is shown by induction: z3

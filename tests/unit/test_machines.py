@@ -1,0 +1,88 @@
+"""The tables themselves, their diagrams, and the page generated from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playproof_spec.catalogue import CATALOGUE, SECTIONS
+from playproof_spec.diagrams import findings_page, mermaid, spec_readme, table_text
+from playproof_spec.digest import tables_digest
+from playproof_spec.machines import (
+    GUARDS,
+    MACHINES,
+    NODE,
+    IllegalTransition,
+    Machine,
+    NodeEvent,
+    NodeState,
+    Rule,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+each_machine = pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+
+
+@each_machine
+def test_array_and_lookup_agree_on_every_pair(machine: Machine) -> None:
+    array = machine.as_array()
+    assert array.shape == (len(machine.states), len(machine.events))
+    legal = 0
+    for state in machine.states:
+        for event in machine.events:
+            if array[state, event] < 0:
+                with pytest.raises(IllegalTransition, match=f"{machine.name}: {event.name.lower()} is illegal"):
+                    machine.successor(state, event)
+            else:
+                legal += 1
+                assert machine.successor(state, event) == machine.states(array[state, event])
+    assert legal == sum(len(row) for row in machine.table.values())
+    assert np.all(array[sorted(machine.terminal)] == -1)
+
+
+@each_machine
+def test_text_and_diagram_show_every_entry(machine: Machine) -> None:
+    text, diagram = table_text(machine), mermaid(machine)
+    for state in machine.states:
+        assert state.name.lower() in text
+        for event, rule in machine.table[state].items():
+            label = event.name.lower() + (f" [{rule.guard}]" if rule.guard else "")
+            assert f"    {state.name.lower()} --> {rule.to.name.lower()}: {label}" in diagram.splitlines()
+    entries = sum(len(row) for row in machine.table.values())
+    assert diagram.count("-->") == entries + 1 + len(machine.terminal)
+    rows = text.splitlines()[3:]
+    assert len(rows) == entries + len(machine.terminal)
+
+
+def test_every_guard_is_used_and_explained() -> None:
+    used = {rule.guard for machine in MACHINES for row in machine.table.values() for rule in row.values()} - {""}
+    assert used == set(GUARDS)
+
+
+def test_tables_digest_sees_successors_and_guards() -> None:
+    def changed(rule: Rule) -> Machine:
+        table = {**NODE.table, NodeState.READY: {**NODE.table[NodeState.READY], NodeEvent.DISPATCH: rule}}
+        return Machine(NODE.name, NODE.about, NODE.states, NODE.events, table, NODE.initial, NODE.terminal)
+
+    digests = {
+        tables_digest((NODE,)),
+        tables_digest((changed(Rule(NodeState.DISPATCHED)),)),
+        tables_digest((changed(Rule(NodeState.COMPLETED, "due")),)),
+    }
+    assert len(digests) == 3
+    assert tables_digest((changed(Rule(NodeState.DISPATCHED, "due")),)) == tables_digest((NODE,))
+
+
+def test_spec_readme_is_current() -> None:
+    assert (ROOT / "spec" / "README.md").read_text("utf-8") == spec_readme(), "run: python -m playproof.docs"
+
+
+def test_findings_page_has_every_code_once_and_whole() -> None:
+    page = findings_page()
+    assert len(CATALOGUE) == sum(len(kinds) for _, kinds in SECTIONS), "a code stands twice in the catalogue"
+    for kind in CATALOGUE.values():
+        assert page.count(f"\n### {kind.code}\n") == 1
+        assert all([kind.title, kind.because, kind.hint, kind.example])
+        assert kind.hint in page
+        assert kind.example in page
