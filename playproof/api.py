@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from playproof_spec.certificate import Certificate, ProvenGraph
 from playproof_spec.findings import Findings, InvalidInput
 from playproof_spec.units import NS_PER_MS
 
@@ -22,6 +21,7 @@ from playproof.fit import fit
 from playproof.report import Report
 
 if TYPE_CHECKING:
+    from playproof_spec.certificate import Certificate, ProvenGraph
     from playproof_spec.graph import Graph
 
 PathOrPaths = str | Path | Sequence[str | Path]

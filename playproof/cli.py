@@ -19,7 +19,10 @@ from typing import Annotated
 
 import msgspec
 import typer
+from playproof_spec import diagrams
 from playproof_spec.findings import InvalidInput
+from playproof_spec.machines import MACHINES
+from playproof_spec.obligation import PROVEN
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -32,7 +35,14 @@ from playproof.config import (
     parse_configuration,
     read_configuration,
 )
-from playproof.render import print_certificate, print_findings, print_graph, print_report, print_verdict
+from playproof.render import (
+    print_certificate,
+    print_findings,
+    print_graph,
+    print_obligations,
+    print_report,
+    print_verdict,
+)
 from playproof.sarif import to_sarif
 
 EXIT_FINDINGS = 1
@@ -120,15 +130,20 @@ def _our_fault(error: Exception) -> int:
     )
 
 
-@app.callback()
-def _common(
-    show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)
-    ] = False,
-) -> None:
-    if show_version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         out.print(f"playproof {version('playproof')}")
         raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_show_version)
+]
+
+
+@app.callback()
+def _common(show_version: VersionOption = False) -> None:
+    """Take the options that stand before a command."""
 
 
 @app.command()
@@ -260,7 +275,22 @@ def machines(
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print Mermaid diagrams instead of tables.")] = False,
 ) -> None:
     """Print every lifecycle, or prove them."""
-    raise NotImplementedError
+    if prove:
+        _prove_machines()
+        return
+    for number, machine in enumerate(MACHINES):
+        text = f"%% {machine.name}\n{diagrams.mermaid(machine)}" if mermaid else diagrams.table_text(machine)
+        out.print(("\n" if number else "") + text, markup=False)
+
+
+def _prove_machines() -> None:
+    """Print each obligation on the machines; a failed one is a fault of ours that the exit code tells."""
+    from playproof_spec.machine_proofs import prove_machines
+
+    obligations = prove_machines()
+    print_obligations(out, obligations)
+    if any(obligation.verdict != PROVEN for obligation in obligations):
+        raise typer.Exit(EXIT_OURS)
 
 
 def _configuration(config: Path | None, settings: Sequence[str]) -> Configuration:

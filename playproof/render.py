@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from playproof_spec.catalogue import CATALOGUE, Severity
 from playproof_spec.certificate import Certificate
 from playproof_spec.findings import Finding, Findings
 from playproof_spec.graph import Graph
+from playproof_spec.obligation import PROVEN, Obligation
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -90,8 +91,16 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
             f": {certificate.plays:,} plays of {certificate.shapes:,} shapes, graph {certificate.graph_digest[:16]}…",
         )
     )
-    for obligation in certificate.obligations:
-        console.print(Text(f"  {obligation.code} {obligation.title}: {obligation.verdict} ({obligation.how})"))
+    print_obligations(console, certificate.obligations)
+
+
+def print_obligations(console: Console, obligations: Iterable[Obligation]) -> None:
+    """Print obligations with their verdicts and how each was shown."""
+    for obligation in obligations:
+        verdict = (obligation.verdict, "green" if obligation.verdict == PROVEN else "bold red")
+        console.print(
+            Text.assemble(f"  {obligation.code} {obligation.title}: ", verdict, (f" ({obligation.how})", "dim"))
+        )
 
 
 def print_verdict(console: Console, findings: Findings) -> None:

@@ -18,8 +18,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
-from playproof_spec.certificate import ProvenGraph
-from playproof_spec.digest import graph_digest
 from playproof_spec.findings import Findings
 from playproof_spec.machines import NodeState, PlayState, RequestState
 from playproof_spec.units import NS_PER_MS
@@ -32,6 +30,7 @@ from playproof.requests import TERMINAL_STATUS, RequestColumns, to_ms
 
 if TYPE_CHECKING:
     from playproof_kernel.ledger import Ledger
+    from playproof_spec.certificate import ProvenGraph
 
 REPORT_SCHEMA = "playproof.report.v1"
 MS_PER_S = 1000.0
@@ -285,6 +284,9 @@ class Report:
         """Return the digest of the graph at the replay's speed, which is the one that the peer reports."""
         if self.load.speedup == 1.0:
             return self.proven.certificate.graph_digest
+        # Brings a compiler along, which the command line should not wait for at its start.
+        from playproof_spec.digest import graph_digest
+
         return graph_digest(self.proven.graph, speedup=self.load.speedup)
 
     def _outcomes(self) -> list[dict[str, Any]]:
