@@ -1,0 +1,106 @@
+"""Whole replays: the kernel beside a naive replay, macro-steps beside single passes, and what must hold of any ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import event, given
+from hypothesis import strategies as st
+from ledgers import columns, naively_observed, observed
+from naive import naive_replay
+from playproof_kernel import DeploymentSpec, Ledger, LoadSpec, simulate
+from playproof_spec.certificate import prove
+from playproof_spec.graph import Graph, Trigger
+from playproof_spec.machines import NodeState, PlayState, RequestState
+from strategies import deployments, graphs, loads
+
+
+def replayed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Ledger:
+    return simulate(prove(graph), deployment, load)
+
+
+@given(graph=graphs(), deployment=deployments, load=loads, macro=st.booleans())
+def test_equals_the_naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, macro: bool) -> None:
+    ledger = replayed(graph, deployment, replace(load, macro_steps=macro))
+    expected = naively_observed(naive_replay(graph, deployment, load))
+    for state in set(expected["state"]):
+        event(state)
+    event(f"preempted: {sum(expected['preemptions']) > 0}")
+    assert observed(ledger) == expected
+
+
+@given(graph=graphs(max_plays=6, max_nodes=8), deployment=deployments, load=loads)
+def test_a_macro_step_equals_its_single_passes(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
+    whole = replayed(graph, deployment, load)
+    single = replayed(graph, deployment, replace(load, macro_steps=False))
+    assert columns(whole) == columns(single)
+
+
+@given(graph=graphs(max_plays=6), deployment=deployments, load=loads)
+def test_invariants_of_every_ledger(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
+    ledger = replayed(graph, deployment, load)
+    check_terminal_states(ledger)
+    check_edges_and_floors(graph, ledger, load)
+    check_failures(graph, ledger)
+    if load.lanes is not None:
+        check_lanes(ledger, load.lanes)
+
+
+def check_terminal_states(ledger: Ledger) -> None:
+    """Invariants 1, 7 and 8: everything ends, once, and the counts add up."""
+    ended = {NodeState.COMPLETED, NodeState.FAILED, NodeState.SKIPPED}
+    assert {NodeState(int(state)) for state in ledger.node_state} <= ended
+    dispatched = ledger.dispatched_ns >= 0
+    assert np.array_equal(dispatched, ledger.node_state != NodeState.SKIPPED)
+    assert np.array_equal(dispatched, ledger.terminal_ns >= 0)
+    assert np.array_equal(ledger.node_state == NodeState.COMPLETED, ledger.request_state == RequestState.FINISHED)
+    assert (ledger.terminal_ns[dispatched] >= ledger.dispatched_ns[dispatched]).all()
+    # A completion is never earlier than the first token: nothing completes at prefill unless it asked for nothing.
+    tokens = (ledger.node_state == NodeState.COMPLETED) & (ledger.output_length > 0)
+    assert (ledger.terminal_ns[tokens] == ledger.last_token_ns[tokens]).all()
+    assert (ledger.first_token_ns[tokens] >= ledger.first_admit_ns[tokens]).all()
+    assert int(ledger.gap_count.sum()) == int(np.maximum(ledger.output_length - 1, 0).sum())
+    assert int(ledger.decode_tokens.sum()) == int(ledger.output_length.sum())
+
+
+def check_edges_and_floors(graph: Graph, ledger: Ledger, load: LoadSpec) -> None:
+    """Invariant 6: no dependent starts before its event plus delay, nor before its floor."""
+    for target in range(graph.node_count):
+        if ledger.dispatched_ns[target] < 0:
+            continue
+        for number in range(int(graph.edge_offsets[target]), int(graph.edge_offsets[target + 1])):
+            source = int(graph.edge_source[number])
+            at_dispatch = graph.edge_trigger[number] == Trigger.DISPATCH
+            event_ns = (ledger.dispatched_ns if at_dispatch else ledger.terminal_ns)[source]
+            assert event_ns >= 0
+            if not at_dispatch:
+                assert ledger.node_state[source] == NodeState.COMPLETED
+            delay_ns = round(float(graph.edge_delay_ms[number]) / load.speedup * 1e6)
+            assert ledger.dispatched_ns[target] >= event_ns + delay_ns
+        start = ledger.play_start_ns[graph.node_play[target]]
+        assert ledger.dispatched_ns[target] >= start
+
+
+def check_failures(graph: Graph, ledger: Ledger) -> None:
+    """Invariant 4: after its first failure a play dispatches nothing more, and its skipped nodes never ran."""
+    for number, play in enumerate(graph.plays):
+        failed = ledger.play_failed_node[number]
+        states = ledger.node_state[play.nodes]
+        if failed < 0:
+            assert (states == NodeState.COMPLETED).all()
+            assert ledger.play_state[number] == PlayState.COMPLETED
+        else:
+            assert ledger.play_state[number] == PlayState.FAILED
+            assert (ledger.dispatched_ns[play.nodes] <= ledger.terminal_ns[failed]).all()
+        assert ledger.play_settled_ns[number] == ledger.terminal_ns[play.nodes].max()
+
+
+def check_lanes(ledger: Ledger, lanes: int) -> None:
+    """Invariant 5: every play once, in order, at most `lanes` at a time, a lane's next at the instant its last settles."""
+    assert (np.diff(ledger.play_start_ns) >= 0).all()
+    for lane in range(lanes):
+        plays = np.flatnonzero(ledger.play_lane == lane)
+        assert np.array_equal(ledger.play_start_ns[plays][1:], ledger.play_settled_ns[plays][:-1])
+    assert (ledger.play_start_ns[: min(lanes, len(ledger.play_start_ns))] == 0).all()
+    assert (ledger.play_lane >= 0).all()

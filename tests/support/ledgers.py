@@ -1,0 +1,70 @@
+"""Ledgers as plain values, so that two runs can be compared whole."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from naive import NaiveRun
+from playproof_kernel import Ledger
+from playproof_spec.machines import NodeState, PlayState
+
+
+def columns(ledger: Ledger) -> dict[str, Any]:
+    """Return every column of `ledger` as lists."""
+    values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+
+def observed(ledger: Ledger) -> dict[str, Any]:
+    """Return what a naive run can be compared on."""
+    history: list[list[tuple[int, int]]] = [[] for _ in ledger.node_state]
+    for node, at, reused in zip(ledger.admission_node, ledger.admission_at_ns, ledger.admission_reused, strict=True):
+        history[node].append((int(at), int(reused)))
+    return {
+        "state": [NodeState(int(state)).name.lower() for state in ledger.node_state],
+        "dispatched": ledger.dispatched_ns.tolist(),
+        "first_token": ledger.first_token_ns.tolist(),
+        "second_token": ledger.second_token_ns.tolist(),
+        "last_token": ledger.last_token_ns.tolist(),
+        "terminal": ledger.terminal_ns.tolist(),
+        "output": ledger.output_length.tolist(),
+        "worker": ledger.worker.tolist(),
+        "admissions": history,
+        "play_state": [PlayState(int(state)).name.lower() for state in ledger.play_state],
+        "play_start": ledger.play_start_ns.tolist(),
+        "play_settled": ledger.play_settled_ns.tolist(),
+        "play_lane": ledger.play_lane.tolist(),
+        "failed_node": ledger.play_failed_node.tolist(),
+        "gaps": dict(zip(ledger.gap_ns.tolist(), ledger.gap_count.tolist(), strict=True)),
+        "passes": ledger.passes.tolist(),
+        "preemptions": ledger.preemptions.tolist(),
+    }
+
+
+def naively_observed(run: NaiveRun) -> dict[str, Any]:
+    """Return the same of a naive run."""
+    driver = run.driver
+    requests = driver.requests
+    # The kernel has one state for both: what the driver calls failed, the request calls rejected or failed.
+    states = ["failed" if r.state == "rejected" else r.state for r in requests]
+    return {
+        "state": states,
+        "dispatched": [r.dispatched_ns for r in requests],
+        "first_token": [r.tokens_ns[0] if r.tokens_ns else -1 for r in requests],
+        "second_token": [r.tokens_ns[1] if len(r.tokens_ns) > 1 else -1 for r in requests],
+        "last_token": [r.tokens_ns[-1] if r.tokens_ns else -1 for r in requests],
+        "terminal": [r.terminal_ns for r in requests],
+        "output": [len(r.tokens_ns) for r in requests],
+        "worker": [r.worker for r in requests],
+        "admissions": [r.admissions for r in requests],
+        "play_state": driver.play_state,
+        "play_start": driver.play_start,
+        "play_settled": driver.play_settled,
+        "play_lane": driver.play_lane,
+        "failed_node": driver.failed_node,
+        "gaps": run.gaps(),
+        "passes": [w.passes for w in run.workers],
+        "preemptions": [w.preemptions for w in run.workers],
+    }

@@ -1,0 +1,429 @@
+"""Naive twins of the kernel: slow, obvious, pass by pass, with lists and dictionaries.
+
+Written from the documented rules, not from the kernel, and sharing nothing with it but the specification's names. A
+property compares every observable of both.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from playproof_kernel import DeploymentSpec, LoadSpec, TimingKind
+from playproof_spec.graph import Graph, Trigger
+
+
+class NaivePool:
+    """A block pool: content → copies in the order in which they were cached; idle copies by age."""
+
+    def __init__(self, blocks: int) -> None:
+        self.free = list(range(blocks))
+        self.refs: dict[int, int] = {}
+        self.content: dict[int, object] = {}
+        self.cached: dict[object, list[int]] = {}
+        self.idle: OrderedDict[int, None] = OrderedDict()
+
+    def available(self) -> int:
+        return len(self.free) + len(self.idle)
+
+    def find(self, content: object) -> int | None:
+        copies = self.cached.get(content)
+        return copies[0] if copies else None
+
+    def allocate(self) -> int:
+        if self.free:
+            copy = self.free.pop()
+        else:
+            copy, _ = self.idle.popitem(last=False)
+            copies = self.cached[self.content[copy]]
+            copies.remove(copy)
+            del self.content[copy]
+        self.refs[copy] = 1
+        return copy
+
+    def reuse(self, copy: int) -> None:
+        self.idle.pop(copy, None)
+        self.refs[copy] += 1
+
+    def fill(self, copy: int, content: object) -> None:
+        self.content[copy] = content
+        self.cached.setdefault(content, []).append(copy)
+
+    def release(self, copy: int) -> None:
+        self.refs[copy] -= 1
+        if self.refs[copy] == 0:
+            if copy in self.content:
+                self.idle[copy] = None
+            else:
+                self.free.append(copy)
+
+
+@dataclass
+class Request:
+    """What the naive run knows of a node."""
+
+    index: int
+    state: str = "blocked"
+    ready_ns: int = 0
+    waiting_for: int = 0
+    dispatched_ns: int = -1
+    first_token_ns: int = -1
+    second_token_ns: int = -1
+    last_token_ns: int = -1
+    terminal_ns: int = -1
+    tokens_ns: list[int] = field(default_factory=list)
+    computed: int = 0
+    prompt_computed_now: int = 0
+    table: list[int] = field(default_factory=list)
+    filled: int = 0
+    worker: int = -1
+    admissions: list[tuple[int, int]] = field(default_factory=list)
+
+
+class NaiveDriver:
+    """Nodes, plays and lanes, straight from the rules."""
+
+    def __init__(self, graph: Graph, load: LoadSpec) -> None:
+        self.graph = graph
+        self.load = load
+        self.now = 0
+        self.requests = [Request(i) for i in range(graph.node_count)]
+        self.play_state = ["pending"] * len(graph.plays)
+        self.play_start = [-1] * len(graph.plays)
+        self.play_settled = [-1] * len(graph.plays)
+        self.failed_node = [-1] * len(graph.plays)
+        self.lane_play: list[int | None] = []
+        self.play_lane = [-1] * len(graph.plays)
+        self.next_play = 0
+        self.edges = [[graph.edge(n, t) for n in self._into(t)] for t in range(graph.node_count)]
+        self.index = {name: i for i, name in enumerate(graph.request_ids)}
+
+    def _into(self, node: int) -> range:
+        return range(int(self.graph.edge_offsets[node]), int(self.graph.edge_offsets[node + 1]))
+
+    def _ns(self, ms: float) -> int:
+        return round(ms / self.load.speedup * 1_000_000)
+
+    def floor_ns(self, node: int) -> int:
+        floors = self.graph.not_before_ms
+        if self.load.lanes is None:
+            return self._ns(float(floors[node]) - float(floors.min()))
+        nodes = self.graph.plays[self.graph.node_play[node]].nodes
+        root = min(float(floors[n]) for n in nodes if not self.edges[n])
+        return self._ns(max(float(floors[node]) - root, 0.0))
+
+    def start(self) -> None:
+        if self.load.lanes is None:
+            for play in range(len(self.graph.plays)):
+                self.activate(play)
+        else:
+            for lane in range(min(self.load.lanes, len(self.graph.plays))):
+                self.lane_play.append(None)
+                self.occupy(lane)
+
+    def occupy(self, lane: int) -> None:
+        if self.next_play < len(self.graph.plays):
+            self.lane_play[lane] = self.next_play
+            self.play_lane[self.next_play] = lane
+            self.next_play += 1
+            self.activate(self.next_play - 1)
+        else:
+            self.lane_play[lane] = None
+
+    def activate(self, play: int) -> None:
+        self.play_state[play] = "active"
+        self.play_start[play] = self.now
+        for node in self.graph.plays[play].nodes:
+            request = self.requests[node]
+            request.ready_ns = self.now + self.floor_ns(int(node))
+            request.waiting_for = len(self.edges[node])
+            if request.waiting_for == 0:
+                request.state = "ready"
+
+    def due(self) -> list[int]:
+        """Nodes that can be dispatched now, in order."""
+        ready = [r for r in self.requests if r.state == "ready" and r.ready_ns <= self.now]
+        return [r.index for r in sorted(ready, key=lambda r: (r.ready_ns, r.index))]
+
+    def next_time(self) -> int | None:
+        return min((r.ready_ns for r in self.requests if r.state == "ready"), default=None)
+
+    def fire(self, source: int, trigger: Trigger) -> None:
+        name = self.graph.request_ids[source]
+        for target, edges in enumerate(self.edges):
+            for edge in edges:
+                if edge.source == name and edge.trigger is trigger:
+                    request = self.requests[target]
+                    request.ready_ns = max(request.ready_ns, self.now + self._ns(edge.delay_ms))
+                    request.waiting_for -= 1
+                    if request.waiting_for == 0:
+                        request.state = "ready"
+
+    def dispatch(self, node: int) -> None:
+        self.requests[node].state = "dispatched"
+        self.requests[node].dispatched_ns = self.now
+        self.fire(node, Trigger.DISPATCH)
+
+    def in_flight(self, play: int) -> int:
+        return sum(self.requests[n].state == "dispatched" for n in self.graph.plays[play].nodes)
+
+    def hear(self, outcomes: list[tuple[int, str]]) -> None:
+        """Take in (node, completed | rejected | failed) of this instant."""
+        for node, outcome in sorted(outcomes):
+            play = int(self.graph.node_play[node])
+            self.requests[node].state = outcome
+            self.requests[node].terminal_ns = self.now
+            if outcome == "completed":
+                if self.play_state[play] == "active":
+                    self.fire(node, Trigger.COMPLETION)
+            elif self.play_state[play] == "active":
+                self.play_state[play] = "failing"
+                self.failed_node[play] = node
+                for other in self.graph.plays[play].nodes:
+                    if self.requests[other].state in ("blocked", "ready"):
+                        self.requests[other].state = "skipped"
+            self.settle(play, outcomes, node)
+
+    def settle(self, play: int, outcomes: list[tuple[int, str]], node: int) -> None:
+        # Requests of the same instant that come later in node order are still in flight.
+        if self.in_flight(play) > 0:
+            return
+        states = {self.requests[n].state for n in self.graph.plays[play].nodes}
+        if states == {"completed"}:
+            self.play_state[play] = "completed"
+        elif self.play_state[play] == "failing":
+            self.play_state[play] = "failed"
+        else:
+            return
+        self.play_settled[play] = self.now
+        if self.play_lane[play] >= 0:
+            self.occupy(self.play_lane[play])
+
+
+class NaiveWorker:
+    """A vLLM worker, one pass at a time."""
+
+    def __init__(self, graph: Graph, deployment: DeploymentSpec, requests: list[Request]) -> None:
+        self.graph = graph
+        self.spec = deployment.worker
+        self.context = deployment.context_length
+        self.requests = requests
+        self.pool = NaivePool(self.spec.blocks)
+        self.waiting: list[int] = []
+        self.running: list[int] = []
+        self.gone: list[tuple[int, str]] = []
+        self.end_ns: int | None = None
+        self.passes = 0
+        self.preemptions = 0
+
+    def prompt(self, node: int) -> int:
+        return int(self.graph.input_length[node])
+
+    def limit(self, node: int) -> int:
+        return min(int(self.graph.output_length[node]), max(self.context - self.prompt(node), 0))
+
+    def known(self, node: int) -> int:
+        return self.prompt(node) + len(self.requests[node].tokens_ns)
+
+    def contents(self, node: int, blocks: int) -> list[object]:
+        """Identity of each of the first `blocks` full blocks: all tokens up to its end, written out."""
+        ids = self.graph.hash_ids(node).tolist()
+        size, trace = self.spec.block_size, self.graph.block_size
+        tokens: list[object] = [ids[i // trace] for i in range(self.prompt(node))]
+        tokens += [("generated", node, i) for i in range(len(self.requests[node].tokens_ns))]
+        return [tuple(tokens[: (b + 1) * size]) for b in range(blocks)]
+
+    def ceil_blocks(self, tokens: int) -> int:
+        return -(-tokens // self.spec.block_size)
+
+    def compute(self, node: int, tokens: int) -> None:
+        request = self.requests[node]
+        before = min(request.computed, self.prompt(node))
+        request.computed += tokens
+        request.prompt_computed_now = min(request.computed, self.prompt(node)) - before
+        while len(request.table) < self.ceil_blocks(request.computed):
+            request.table.append(self.pool.allocate())
+        if self.spec.prefix_caching:
+            full = request.computed // self.spec.block_size
+            for block, content in enumerate(self.contents(node, full)):
+                if block >= request.filled:
+                    self.pool.fill(request.table[block], content)
+            request.filled = max(full, request.filled)
+
+    def drop(self, node: int) -> None:
+        request = self.requests[node]
+        for copy in reversed(request.table):
+            self.pool.release(copy)
+        request.table, request.filled, request.computed = [], 0, 0
+
+    def start(self, now: int) -> bool:
+        budget = self.spec.max_batched_tokens
+        preempted = False
+        for request in self.requests:
+            request.prompt_computed_now = 0
+        i = 0
+        while i < len(self.running) and budget > 0:
+            node = self.running[i]
+            request = self.requests[node]
+            want = min(self.known(node) - request.computed, budget)
+            need = self.ceil_blocks(request.computed + want)
+            if need > self.spec.blocks:
+                self.drop(node)
+                self.running.remove(node)
+                self.gone.append((node, "failed"))
+                continue
+            while need - len(request.table) > self.pool.available() and node in self.running:
+                victim = self.running.pop()
+                self.drop(victim)
+                self.waiting.insert(0, victim)
+                self.preemptions += 1
+                preempted = True
+            if node in self.running:
+                self.compute(node, want)
+                budget -= want
+                i += 1
+        while not preempted and len(self.running) < self.spec.max_sequences and self.waiting:
+            node = self.waiting[0]
+            request = self.requests[node]
+            total = self.ceil_blocks(self.known(node))
+            if not request.admissions and (self.prompt(node) >= self.context or total > self.spec.blocks):
+                self.waiting.pop(0)
+                self.gone.append((node, "rejected"))
+                continue
+            found: list[int] = []
+            if self.spec.prefix_caching:
+                last = self.known(node) if self.limit(node) == 0 else self.known(node) - 1
+                for content in self.contents(node, last // self.spec.block_size):
+                    copy = self.pool.find(content)
+                    if copy is None:
+                        break
+                    found.append(copy)
+            active = sum(self.pool.refs[copy] > 0 for copy in found)
+            if total - active > self.pool.available() or budget == 0:
+                break
+            self.waiting.pop(0)
+            for copy in found:
+                self.pool.reuse(copy)
+            request.table, request.filled = list(found), len(found)
+            request.computed = len(found) * self.spec.block_size
+            request.admissions.append((now, request.computed))
+            self.running.append(node)
+            want = min(self.known(node) - request.computed, budget)
+            budget -= want
+            self.compute(node, want)
+        if not self.running and not self.gone:
+            return False
+        self.end_ns = now + self.duration()
+        self.passes += 1
+        return True
+
+    def duration(self) -> int:
+        prefills = [self.requests[n] for n in self.running if self.requests[n].prompt_computed_now > 0]
+        total = 0
+        if prefills:
+            after = sum(min(r.computed, self.prompt(r.index)) for r in prefills)
+            before = after - sum(r.prompt_computed_now for r in prefills)
+            count = len(prefills)
+            if after // count > before // count:
+                total += self.prefill_ns(count * (after // count - before // count))
+        decoding = [
+            n
+            for n in self.running
+            if self.requests[n].computed == self.known(n)
+            and self.limit(n) > 0
+            and (self.requests[n].tokens_ns or not self.requests[n].prompt_computed_now)
+        ]
+        if decoding:
+            total += self.decode_ns(sum(self.known(n) for n in decoding))
+        return total
+
+    def prefill_ns(self, tokens: int) -> int:
+        if self.spec.timing.kind is TimingKind.FIXED:
+            return self.spec.timing.prefill_ns
+        return round((4.209989e-07 * tokens * tokens + 1.518344e-02 * tokens + 16.50142) * 1e6)
+
+    def decode_ns(self, tokens: int) -> int:
+        if self.spec.timing.kind is TimingKind.FIXED:
+            return self.spec.timing.decode_ns
+        share = min(1.0, tokens / (self.spec.blocks * self.spec.block_size))
+        return round(max(1.0, -25.74 * share * share + 54.01 * share + 5.74) * 1e6)
+
+    def finish(self, now: int) -> list[tuple[int, str]]:
+        self.end_ns = None
+        outcomes, self.gone = self.gone, []
+        for node in list(self.running):
+            request = self.requests[node]
+            if request.computed < self.known(node):
+                continue
+            if self.limit(node) > 0:
+                request.tokens_ns.append(now)
+            if len(request.tokens_ns) >= self.limit(node):
+                self.drop(node)
+                self.running.remove(node)
+                outcomes.append((node, "completed"))
+        return outcomes
+
+
+@dataclass
+class NaiveRun:
+    """A whole replay, finished."""
+
+    driver: NaiveDriver
+    workers: list[NaiveWorker]
+
+    def gaps(self) -> dict[int, int]:
+        """Inter-token gaps and how often each occurred."""
+        counts: dict[int, int] = {}
+        for request in self.driver.requests:
+            for before, after in pairwise(request.tokens_ns):
+                counts[after - before] = counts.get(after - before, 0) + 1
+        return counts
+
+
+def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> NaiveRun:
+    """Replay `graph` the slow way."""
+    driver = NaiveDriver(graph, load)
+    workers = [NaiveWorker(graph, deployment, driver.requests) for _ in range(deployment.workers)]
+    driver.start()
+    placed = 0
+    while True:
+        changed = True
+        while changed:
+            changed = False
+            outcomes: list[tuple[int, str]] = []
+            for worker in workers:
+                if worker.end_ns == driver.now:
+                    outcomes += worker.finish(driver.now)
+                    changed = True
+            driver.hear(outcomes)
+            while due := driver.due():
+                number = placed % len(workers)
+                placed += 1
+                driver.requests[due[0]].worker = number
+                driver.dispatch(due[0])
+                workers[number].waiting.append(due[0])
+                changed = True
+            changed = _start_passes(driver, workers) or changed
+        times = [w.end_ns for w in workers if w.end_ns is not None]
+        following = driver.next_time()
+        if following is not None:
+            times.append(following)
+        if not times:
+            return NaiveRun(driver, workers)
+        driver.now = min(times)
+
+
+def _start_passes(driver: NaiveDriver, workers: list[NaiveWorker]) -> bool:
+    changed = False
+    outcomes: list[tuple[int, str]] = []
+    while True:
+        idle = [w for w in workers if w.end_ns is None and (w.running or w.waiting)]
+        started = next((w for w in idle if w.start(driver.now)), None)
+        if started is None:
+            break
+        changed = True
+        if started.end_ns == driver.now:
+            outcomes += started.finish(driver.now)
+    driver.hear(outcomes)
+    return changed
