@@ -238,7 +238,6 @@ def broken(seed: int) -> dict[str, Any]:
     play["id"] = "careless-export"
     first, *_, last = play["requests"]
     first["api_tme"] = first.pop("api_time")
-    play["requests"][2]["requests"][1]["t"] = -4.0
     last["in"] = "4096"
     return play
 

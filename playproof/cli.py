@@ -10,7 +10,6 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from importlib.metadata import version
@@ -36,6 +35,7 @@ from playproof.config import (
     read_configuration,
 )
 from playproof.render import (
+    counted,
     print_certificate,
     print_findings,
     print_graph,
@@ -219,7 +219,8 @@ def lower(
             raise typer.Exit(EXIT_FINDINGS)
         write_v2(result.proven.graph, out_file)
     graph = result.proven.graph
-    out.print(f"{out_file}: {len(graph.plays):,} plays, {graph.node_count:,} requests", markup=False)
+    plays, requests = counted(len(graph.plays), "play"), counted(graph.node_count, "request")
+    out.print(f"written {out_file}: {plays}, {requests}", markup=False)
 
 
 @app.command()
@@ -259,7 +260,8 @@ def replay(
         )
     if report.findings.warnings and not as_json:
         counts = ", ".join(f"{code} ×{count}" for code, count in sorted(report.findings.counts.items()))
-        err.print(f"{report.findings.warnings} warnings ({counts}); `playproof validate` shows them", markup=False)
+        told = counted(report.findings.warnings, "warning")
+        err.print(f"{told} ({counts}); `playproof validate --config` shows them", markup=False)
     written = report.write(out_folder, per_request=per_request) if out_folder is not None else []
     if as_json:
         sys.stdout.write(report.to_json().decode())
@@ -327,34 +329,42 @@ def _patience(what: str) -> Iterator[None]:
         yield
         return
     status = err.status(f"{what} …")
-    timer = threading.Timer(PROGRESS_AFTER_S, status.start)
+    try:
+        with _after(PROGRESS_AFTER_S, status.start):
+            yield
+    finally:
+        status.stop()
+
+
+@contextlib.contextmanager
+def _after(seconds: float, start: Callable[[], None]) -> Iterator[None]:
+    """Call `start` if the body takes longer than that."""
+    timer = threading.Timer(seconds, start)
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
         timer.join()
-        status.stop()
 
 
 @contextlib.contextmanager
 def _replay_progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Give a callback that draws a bar on a terminal after a second, None where nobody watches."""
+    """Give a callback that moves a bar, which appears on a terminal after a second; None where nobody watches."""
     if not err.is_terminal:
         yield None
         return
-    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=err, transient=True)
-    task = bar.add_task("replaying", total=None)
-    started = time.monotonic()
+    # Nothing is heard of the kernel while it compiles itself, which it does once on a machine.
+    task = bar.add_task("compiling (once)", total=None)
 
     def progress(done: int, total: int) -> None:
-        if not bar.live.is_started and time.monotonic() - started > PROGRESS_AFTER_S:
-            bar.start()
-        bar.update(task, completed=done, total=total)
+        bar.update(task, description="replaying", completed=done, total=total)
 
     try:
-        yield progress
+        with _after(PROGRESS_AFTER_S, bar.start):
+            yield progress
     finally:
         bar.stop()
 

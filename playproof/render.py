@@ -28,6 +28,17 @@ LATENCIES = (
 )
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    Examples
+    --------
+    >>> counted(1, "play"), counted(1200, "edge")
+    ('1 play', '1,200 edges')
+    """
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
+
+
 def print_findings(console: Console, findings: Findings) -> None:
     """Print findings grouped by severity and code, errors first, each group with its reason and way out."""
     groups: dict[tuple[Severity, str], list[Finding]] = {}
@@ -39,6 +50,10 @@ def print_findings(console: Console, findings: Findings) -> None:
 
 
 def _print_group(console: Console, severity: Severity, code: str, items: list[Finding], count: int) -> None:
+    if severity is Severity.NOTE:
+        for item in items[:SHOWN_PER_CODE]:
+            console.print(Text.assemble(("note", STYLES[severity]), " ", (code, "bold"), f": {item.message}"))
+        return
     kind = CATALOGUE[code]
     head = Text.assemble((severity.value, STYLES[severity]), " ", (code, "bold"), f" ×{count}" if count > 1 else "")
     console.print(head.append(f": {kind.title}"))
@@ -62,20 +77,22 @@ def _print_group(console: Console, severity: Severity, code: str, items: list[Fi
 
 def print_graph(console: Console, graph: Graph) -> None:
     """Print what was read, and what the reader decided with its evidence."""
+    sizes = ((len(graph.plays), "play"), (graph.node_count, "request"), (graph.edge_count, "edge"))
     console.print(
         Text.assemble(
-            (f"{len(graph.plays):,} plays, {graph.node_count:,} requests, {graph.edge_count:,} edges", "bold"),
+            (", ".join(counted(count, noun) for count, noun in sizes), "bold"),
             f" read as {graph.facts.get('input_format', graph.source.format)}",
         )
     )
     for name, fact in graph.facts.items():
-        if name != "input_format":
+        if name != "input_format" and fact != 0:
             console.print(Text(f"  {name.replace('_', ' ')}: {_fact(fact)}"))
 
 
 def _fact(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name.replace('_', ' ')} {_fact(part)}" for name, part in value.items())
+        parts = [f"{name.replace('_', ' ')} {_fact(part)}" for name, part in value.items() if part != 0]
+        return ", ".join(parts) or "none"
     if isinstance(value, list | tuple):
         return ", ".join(_fact(part) for part in value)
     if isinstance(value, bool):
@@ -88,7 +105,8 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
     console.print(
         Text.assemble(
             ("proven", "bold green"),
-            f": {certificate.plays:,} plays of {certificate.shapes:,} shapes, graph {certificate.graph_digest[:16]}…",
+            f": {counted(certificate.plays, 'play')} of {counted(certificate.shapes, 'shape')}, "
+            f"graph {certificate.graph_digest[:16]}…",
         )
     )
     print_obligations(console, certificate.obligations)
@@ -105,8 +123,7 @@ def print_obligations(console: Console, obligations: Iterable[Obligation]) -> No
 
 def print_verdict(console: Console, findings: Findings) -> None:
     """Print the counts of a refused trace."""
-    counts = f"{findings.errors} error{'s' if findings.errors != 1 else ''}"
-    counts += f", {findings.warnings} warning{'s' if findings.warnings != 1 else ''}"
+    counts = f"{counted(findings.errors, 'error')}, {counted(findings.warnings, 'warning')}"
     console.print(Text.assemble(("not proven", "bold red"), f": {counts}"))
 
 
