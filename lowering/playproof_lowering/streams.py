@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 
-__all__ = ["EPSILON_S", "Call", "Stream", "barriers", "common_prefix", "split_streams"]
+__all__ = ["EPSILON_S", "Call", "Stream", "barriers", "split_streams"]
 
 Runs = Sequence[tuple[int, int]]
 
@@ -105,18 +105,6 @@ def split_streams(calls: Sequence[Call]) -> list[Stream]:
         streams[0].calls.insert(0, ordered[0])
     streams[1:] = sorted(streams[1:], key=lambda stream: stream.calls[0].key)
     return streams
-
-
-def common_prefix(left: Runs, right: Runs) -> int:
-    """Return how many leading ids two lists have in common. Both must be the fewest possible runs."""
-    shared = 0
-    for (first, count), (other_first, other_count) in zip(left, right, strict=False):
-        if first != other_first:
-            break
-        shared += min(count, other_count)
-        if count != other_count:
-            break
-    return shared
 
 
 def _has_preamble(ordered: Sequence[Call]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from playproof_spec.findings import Findings, finding
 
@@ -18,6 +18,9 @@ from playproof_lowering.streams import EPSILON_S
 from playproof_lowering.weka_records import Agent, Entry, PlayRecord
 
 __all__ = ["AgentTimes", "Basis", "Evidence", "Marker", "Readings", "agent_times", "choose_readings"]
+
+# How long a tool call may take to start a subagent; in the public recordings it is 0.1 to 1.1 s.
+TOOL_START_S: Final = 2.0
 
 Basis = Literal["relative", "absolute"]
 Marker = Literal["spawn", "completion"]
@@ -95,13 +98,14 @@ class Evidence:
         Subagents that would start before the request that spawned them is dispatched.
     parent_before_child_end : int
         Subagents that would still run when their parent's next request starts.
-    child_after_owner_end : int
-        Subagents that would start when the request that spawned them has ended, as a tool call does. Told, not counted.
+    child_follows_owner : int
+        Subagents that would start within two seconds behind the end of the request that spawned them, as a tool call
+        does. Told as evidence for people; it does not decide.
     """
 
     child_before_owner: int = 0
     parent_before_child_end: int = 0
-    child_after_owner_end: int = 0
+    child_follows_owner: int = 0
 
     @property
     def contradictions(self) -> int:
@@ -145,11 +149,15 @@ class Readings:
         }
 
 
+def _brief(evidence: Evidence) -> str:
+    return f"{evidence.contradictions} contradictions ({evidence.child_follows_owner} start right behind their owner)"
+
+
 def _figures(evidence: Evidence) -> dict[str, object]:
     return {
         "child_before_owner": evidence.child_before_owner,
         "parent_before_child_end": evidence.parent_before_child_end,
-        "child_after_owner_end": evidence.child_after_owner_end,
+        "child_follows_owner": evidence.child_follows_owner,
     }
 
 
@@ -185,9 +193,8 @@ def choose_readings(
         findings.add(
             finding(
                 "reading-chosen",
-                f"nested times are {chosen_basis}, markers of blocking subagents mean {chosen_marker}: over "
-                f"{len(blocking)} of them, spawn has {spawn.contradictions} contradictions, completion "
-                f"{completion.contradictions}",
+                f"nested times are {chosen_basis}, markers of blocking subagents mean {chosen_marker}; over "
+                f"{len(blocking)} of them, spawn has {_brief(spawn)}, completion {_brief(completion)}",
                 where=agents[0][0].at(agents[0][1].path),
                 found=f"{chosen_basis}, {chosen_marker}",
             )
@@ -211,7 +218,8 @@ def _evidence(blocking: Sequence[tuple[PlayRecord, Agent]], basis: Basis, marker
         owner = play.entries[agent.owner]
         start_s = min(times.start_s, *times.starts_s)
         evidence.child_before_owner += start_s < owner.t - EPSILON_S
-        evidence.child_after_owner_end += start_s >= owner.t + owner.service_s - EPSILON_S
+        wait_s = start_s - (owner.t + owner.service_s)
+        evidence.child_follows_owner += -EPSILON_S <= wait_s <= TOOL_START_S
         if agent.follower >= 0:
             end_s = max(times.end_s, times.last_end_s(entries))
             evidence.parent_before_child_end += play.entries[agent.follower].t < end_s - EPSILON_S
