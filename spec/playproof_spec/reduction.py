@@ -109,7 +109,9 @@ def reduce_chains(graph: Graph, topology: Topology, merge: bool = True) -> Reduc
     circling = merged[head]
     head = np.where(circling, everyone, head).astype(np.int32)
     kept = ~inner | circling[target]
-    return Reduced(head, head[source[kept]], target[kept], completion[kept])
+    source, target, completion = head[source[kept]], target[kept], completion[kept]
+    order = np.lexsort((target, source))
+    return Reduced(head, source[order], target[order], completion[order])
 
 
 def distinct_shapes(graph: Graph, topology: Topology, reduced: Reduced) -> list[ShapeOfPlays]:
