@@ -242,7 +242,7 @@ def replay(
     chosen = paths or configuration.paths
     if not chosen:
         raise typer.BadParameter(
-            "name a trace here, or in the configuration's traffic.source.paths", param_hint="PATHS"
+            "name a trace here, or in the configuration's traffic.source.paths", param_hint="paths"
         )
     with _patience("reading and proving"):
         result = api.validate(chosen, **_reading(configuration, None))

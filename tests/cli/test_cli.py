@@ -1,0 +1,294 @@
+"""The commands: what each prints, writes and returns."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import playproof_kernel
+import pytest
+from playproof_spec.catalogue import CATALOGUE
+from playproof_spec.machines import MACHINES
+
+from playproof.api import load
+from playproof.cli import main
+from playproof.report import Report
+from playproof.sarif import SARIF_VERSION
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+WEKA = str(EXAMPLES / "weka")
+V2 = str(EXAMPLES / "v2" / "corpus.jsonl")
+CONFIG = str(EXAMPLES / "deployment.yaml")
+DEADLOCK = str(EXAMPLES / "broken" / "deadlock.jsonl")
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run the command line; return (exit code, standard output, standard error)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+# validate -----------------------------------------------------------------------------------------------------------
+
+
+def test_validate_prints_evidence_and_certificate(said: Any) -> None:
+    code, out, err = said("validate", WEKA)
+    assert (code, err) == (0, "")
+    assert "5 plays, 56 requests" in out
+    assert "weka subagent marker: completion" in out
+    assert "weka subagent marker evidence" in out
+    for obligation in ("G1", "G2", "G3", "G4", "G5"):
+        assert f"  {obligation} " in out
+
+
+def test_validate_groups_findings(said: Any) -> None:
+    code, out, _ = said("validate", DEADLOCK)
+    assert code == 1
+    assert out.count("error cycle") == 1
+    assert f"{DEADLOCK}:3" in out
+    assert "why: " in out
+    assert "way out: " in out
+    assert "not proven: 2 errors, 0 warnings" in out
+
+
+def test_validate_bounds_what_it_prints_and_counts_the_rest(said: Any, tmp_path: Path) -> None:
+    lines = Path(DEADLOCK).read_text().splitlines()
+    rows = [json.loads(lines[-1]) | {"request_id": f"r{number}"} for number in range(300)]
+    trace = tmp_path / "many.jsonl"
+    trace.write_text("\n".join([lines[0], *map(json.dumps, rows)]) + "\n")
+    code, out, _ = said("validate", str(trace))
+    assert code == 1
+    assert "edge-dangling ×600" in out
+    assert "… and 595 more" in out
+    assert len(out.splitlines()) < 60
+
+
+def test_validate_as_json(said: Any) -> None:
+    code, out, _ = said("validate", WEKA, "--output", "json")
+    document = json.loads(out)
+    assert code == 0
+    assert (document["proven"], document["plays"], document["requests"]) == (True, 5, 56)
+    assert document["certificate"]["graph_digest"] == load(WEKA).certificate.graph_digest
+    code, out, _ = said("validate", DEADLOCK, "--output", "json")
+    document = json.loads(out)
+    assert (code, document["proven"], document["certificate"]) == (1, False, None)
+    assert document["counts"]["cycle"] == 1
+
+
+def test_validate_as_sarif(said: Any) -> None:
+    code, out, _ = said("validate", DEADLOCK, "--output", "sarif")
+    assert code == 1
+    log = json.loads(out)
+    assert log["version"] == SARIF_VERSION == "2.1.0"
+    (run,) = log["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == list(CATALOGUE)
+    for rule in rules:
+        assert rule["shortDescription"]["text"]
+        assert rule["help"]["text"]
+        assert rule["defaultConfiguration"]["level"] in {"error", "warning", "note"}
+    assert run["results"]
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] in {"error", "warning", "note"}
+        assert result["message"]["text"]
+    (cycle,) = (result for result in run["results"] if result["ruleId"] == "cycle")
+    (location,) = cycle["locations"]
+    assert location["physicalLocation"]["artifactLocation"]["uri"].endswith("examples/broken/deadlock.jsonl")
+    assert location["physicalLocation"]["region"] == {"startLine": 3}
+    assert {"fullyQualifiedName": "child"} in location["logicalLocations"]
+
+
+def test_sarif_quotes_paths(said: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a b#c.jsonl").write_bytes(b"")
+    code, out, _ = said("validate", "a b#c.jsonl", "--output", "sarif")
+    assert code == 1
+    (result,) = json.loads(out)["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "a%20b%23c.jsonl"
+
+
+def test_validate_with_a_deployment_warns_of_what_never_fits(said: Any, tmp_path: Path) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(Path(CONFIG).read_text().replace("blocks: 160", "blocks: 60"))
+    code, out, _ = said("validate", WEKA, "--config", str(config))
+    assert code == 0
+    assert "warning request-never-fits" in out
+    assert "at most 60 blocks of 64 tokens" in out
+    assert said("validate", WEKA, "--config", CONFIG)[1].count("request-never-fits") == 0
+
+
+# replay -------------------------------------------------------------------------------------------------------------
+
+
+def test_replay_writes_what_it_prints(said: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    code, out, err = said("replay", WEKA, "--config", CONFIG, "--out", str(folder), "--per-request")
+    assert (code, err) == (0, "")
+    report = json.loads((folder / "report.json").read_text())
+    assert (report["completed_trajectories"], report["completed_requests"]) == (5, 56)
+    assert "5 of 5" in out
+    assert f"{report['forward_passes']:,}" in out
+    assert len((folder / "requests.jsonl").read_text().splitlines()) == 56
+    assert out.rstrip().endswith("requests.jsonl")
+
+
+def test_replay_as_json_prints_the_report_alone(said: Any, tmp_path: Path) -> None:
+    code, out, err = said("replay", "--config", CONFIG, "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["agentic_lanes"] == 3
+    assert document["weka_subagent_marker"] == "completion"
+    assert document["weka_nested_timestamp_basis"] == "relative"
+    assert document["certificate"]["plays"] == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_replay_without_a_configuration(said: Any) -> None:
+    document = json.loads(said("replay", V2, "--json")[1])
+    assert document["deployment"]["blocks"] * document["deployment"]["block_size"] == 1_048_576
+    assert document["deployment"]["context_length"] == "max"
+    assert document["agentic_lanes"] is None
+    settings = ["--set", "traffic.load.agentic_lanes=2", "--set", "engine.workers.aggregated.timing.decode_ms=1"]
+    changed = json.loads(said("replay", V2, "--json", *settings)[1])
+    assert changed["agentic_lanes"] == 2
+    assert changed["mean_tpot_ms"] < document["mean_tpot_ms"]
+    assert changed["digests"]["configuration"] != document["digests"]["configuration"]
+
+
+def test_replay_says_what_the_deployment_rejects(said: Any) -> None:
+    field = "engine.workers.aggregated.kv_cache.capacity.blocks"
+    code, out, err = said("replay", WEKA, "--config", CONFIG, "--set", f"{field}=60")
+    assert code == 0
+    assert "request-never-fits" in err
+    assert "5 of 5" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["validate", "no/such/file.jsonl"], 2, "no/such/file.jsonl"),
+        (["replay", "no/such/file.jsonl"], 2, "no/such/file.jsonl"),
+        (["lower", "no/such/file.jsonl", "--out", "x.jsonl"], 2, "no/such/file.jsonl"),
+        (["replay", WEKA, "--config", "no/such.yaml"], 2, "no/such.yaml"),
+        (["replay"], 2, "traffic.source.paths"),
+        (["replay", WEKA, "--per-request"], 2, "--out"),
+        (["replay", WEKA, "--online"], 2, "online"),
+        (["replay", WEKA, "--out", f"{V2}/below/a/file"], 2, "corpus.jsonl"),
+        (["replay", WEKA, "--set", "engine.mode=disaggregated"], 1, "config-unsupported"),
+        (["replay", WEKA, "--set", "engine.workers.aggregated.parallelism.replicas=true"], 1, "config-type"),
+        (["replay", WEKA, "--set", "engine.mood=x"], 1, "did you mean mode?"),
+        (["validate", WEKA, "--config", DEADLOCK], 1, "config-"),
+        (["validate"], 2, "paths"),
+        (["validate", WEKA, "--output", "xml"], 2, "xml"),
+        (["validate", WEKA, "--format", "parquet"], 2, "parquet"),
+        (["lower", WEKA], 2, "--out"),
+        (["lower", WEKA, "--out", "x.jsonl", "--subagent-marker", "middle"], 2, "middle"),
+        (["lower", WEKA, "--out", "x.jsonl", "--block-size", "0"], 2, "--block-size"),
+        (["frobnicate"], 2, "frobnicate"),
+        ([], 2, "Usage"),
+    ],
+    ids=lambda value: " ".join(value).replace(str(EXAMPLES), "examples") if isinstance(value, list) else "",
+)
+def test_refusals(
+    arguments: list[str], code: int, message: str, said: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    got, out, err = said(*arguments)
+    assert got == code
+    assert message in out + err
+    assert "Traceback" not in out + err
+    assert list(tmp_path.iterdir()) == []
+
+
+# lower --------------------------------------------------------------------------------------------------------------
+
+
+def test_lower_writes_what_reads_as_the_same_graph(said: Any, tmp_path: Path) -> None:
+    target = tmp_path / "sub" / "lowered.jsonl"
+    target.parent.mkdir()
+    code, out, _ = said("lower", WEKA, "--out", str(target))
+    assert code == 0
+    assert "5 plays, 56 requests" in out
+    assert load(target).certificate.graph_digest == load(WEKA).certificate.graph_digest
+    code, _, _ = said("lower", WEKA, "--out", str(target), "--subagent-marker", "spawn")
+    assert load(target).certificate.graph_digest != load(WEKA).certificate.graph_digest
+
+
+# machines -----------------------------------------------------------------------------------------------------------
+
+
+def test_machines_are_printed(said: Any) -> None:
+    code, out, _ = said("machines")
+    assert code == 0
+    assert all(f"{machine.name}: " in out for machine in MACHINES)
+    code, out, _ = said("machines", "--mermaid")
+    assert code == 0
+    assert out.count("stateDiagram-v2") == len(MACHINES)
+
+
+def test_machines_are_proven(said: Any) -> None:
+    code, out, _ = said("machines", "--prove")
+    assert code == 0
+    for obligation in ("M1", "M2", "M3", "M4", "M5", "M6"):
+        assert f"  {obligation} " in out
+    assert out.count(": proven (") == 6
+
+
+# Everything else ----------------------------------------------------------------------------------------------------
+
+
+def test_version_and_help(said: Any) -> None:
+    code, out, _ = said("--version")
+    assert (code, out.split()[0]) == (0, "playproof")
+    for command in ("validate", "lower", "replay", "machines"):
+        code, out, _ = said(command, "--help")
+        assert code == 0
+        assert "Usage" in out
+
+
+def test_a_fault_of_ours_says_so(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(playproof_kernel, "simulate", broken)
+    monkeypatch.delenv("PLAYPROOF_TRACEBACK", raising=False)
+    code, out, err = said("replay", WEKA)
+    assert (code, out) == (70, "")
+    assert "ZeroDivisionError: a bug" in err
+    assert "fault of playproof" in err
+    assert "Traceback" not in err
+    monkeypatch.setenv("PLAYPROOF_TRACEBACK", "1")
+    assert "Traceback" in said("replay", WEKA)[2]
+
+
+def test_nothing_is_written_when_writing_fails(said: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(_: Report) -> None:
+        raise ZeroDivisionError("a bug")
+        yield
+
+    monkeypatch.setattr(Report, "request_dicts", broken)
+    assert said("replay", WEKA, "--out", str(tmp_path), "--per-request")[0] == 70
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_as_a_process_of_its_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "playproof.cli", "validate", WEKA]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    # A reader that has seen enough is no error.
+    done = subprocess.run(
+        f"{sys.executable} -m playproof.cli machines | true", shell=True, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
