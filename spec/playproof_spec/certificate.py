@@ -11,7 +11,7 @@ from playproof_spec.findings import Finding, Findings, InvalidInput, finding
 from playproof_spec.graph import Graph
 from playproof_spec.obligation import FAILED, NOT_APPLICABLE, PROVEN, Obligation, Stopwatch
 from playproof_spec.proofs import prove_failures, prove_joins
-from playproof_spec.reduction import distinct_shapes, reduce_chains
+from playproof_spec.reduction import distinct_shapes, reduce_plays
 from playproof_spec.shape import check_shape
 from playproof_spec.topology import check_cycles, check_reachability, topology
 
@@ -121,7 +121,7 @@ def examine(graph: Graph, findings: Findings) -> tuple[tuple[Obligation, ...], i
         g5 = watch.stop("G5", "failures are contained", NOT_APPLICABLE, how)
         shapes = 0
     else:
-        reduced = distinct_shapes(graph, order, reduce_chains(graph, order))
+        reduced = distinct_shapes(graph, order, reduce_plays(graph, order))
         shapes = len(reduced)
         if broken & _NEEDS_TIMES:
             g4 = watch.stop("G4", "every join can be satisfied", NOT_APPLICABLE, "needs times without findings of G1")

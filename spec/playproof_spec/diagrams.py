@@ -73,7 +73,7 @@ project; the readers (`lowering/`) build its graph, the replayer (`kernel/`) exe
 | `sketch` | graphs from Python literals |
 | `findings`, `catalogue` | what can be wrong, where, why it matters, and the way out |
 | `shape`, `topology` | obligations G1 to G3 |
-| `reduction` | chains as one node, and the distinct shapes of plays |
+| `reduction` | plays without short cuts, chains as one node, distinct shapes |
 | `proofs` | obligations G4 and G5; the only module that imports z3 |
 | `machine_proofs` | obligations M1 to M6 |
 | `certificate` | `prove()`, the only door to a replay, and what it certifies |
@@ -128,10 +128,11 @@ At load, before anything runs. Only `prove()` makes a `ProvenGraph`, and only th
   waits for ever, and every node ends. z3 looks for a run that breaks it, over all service times and delays, and finds
   none.
 
-Chains become one node first; the lemma that allows it is shown by z3 too, and a property test compares both. Plays of
-one shape are proven once. What is too large for z3 (its time is quadratic in a shape's size) is shown by induction: z3
-proves the step over one edge and the step to one node, and the order along which they are taken is checked edge by
-edge. z3 runs with a fixed seed and a bound on its work, and an *unknown* never counts as proven.
+Short cuts are dropped and chains become one node first; the two lemmas that allow it are shown by z3 too, and a
+property test compares verdicts. Plays of one shape are proven once. What is still too large for z3 (its time is
+quadratic in a shape's size) is shown by induction: z3 proves the step over one edge and the step to one node, and the
+order along which they are taken is checked edge by edge. z3 runs with a fixed seed and a bound on its work, and an
+*unknown* never counts as proven.
 
 ## Guards
 

@@ -1,9 +1,16 @@
-"""Smaller graphs with the same verdicts: chains become one node, and plays of one shape are looked at once.
+"""Smaller graphs with the same verdicts: short cuts go, chains become one node, plays of one shape are looked at once.
 
 **The chain lemma.** Let the only edge out of *a* be the completion-triggered edge to *b*, the only edge into *b* be
 that one, and every edge out of *b* be completion-triggered. Then the play in which *a* and *b* are one node, dispatched
 with *a* and ended with *b* (or with *a*, when *b* is never dispatched), satisfies obligations G4 and G5 exactly when
-the play itself does. `proofs.chain_lemma` is what z3 shows of it; a property test compares verdicts on random graphs.
+the play itself does.
+
+**The short-cut lemma.** Let edges lead from *a* to *b*, from *b* to *c*, and from *a* to *c*, and let the first wait
+for the completion of *a* if the last does. Then the last adds nothing: whenever the edge from *b* fires, it has fired.
+In an acyclic play all such edges may go at once, since the longest path between two nodes keeps its edges.
+
+`proofs.chain_lemma` and `proofs.shortcut_lemma` are what z3 shows of them; a property test compares verdicts with and
+without reduction on random graphs. On the public corpus the two leave less than a hundredth of the nodes.
 
 The relation of an edge does not enter: only its trigger decides when it fires. Two edges with one source and one target
 are one edge here, since a completion implies the dispatch before it.
@@ -20,9 +27,14 @@ import numpy.typing as npt
 from playproof_spec.graph import Graph, Int32, Int64, Trigger
 from playproof_spec.topology import Topology
 
-__all__ = ["Reduced", "Shape", "ShapeOfPlays", "distinct_shapes", "reduce_chains"]
+__all__ = ["Reduced", "Shape", "ShapeOfPlays", "distinct_shapes", "reduce_plays"]
 
 Bools = npt.NDArray[np.bool_]
+
+# A chain that closes may make a short cut, and the other way round; a few rounds settle real plays.
+ROUNDS_MAX = 32
+# Pairs of edges looked at for short cuts in a round. Beyond it some short cuts stay, which costs time and nothing else.
+PAIRS_MAX = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,50 +80,92 @@ class ShapeOfPlays:
     nodes: Int32
 
 
-def reduce_chains(graph: Graph, topology: Topology, merge: bool = True) -> Reduced:
-    """Return the structure of `graph` with every chain as one node.
+def reduce_plays(graph: Graph, topology: Topology, simplify: bool = True) -> Reduced:
+    """Return the structure of `graph` without short cuts and with every chain as one node.
 
     Parameters
     ----------
     graph : Graph
     topology : Topology
-        Its edges; circles are left as they are.
-    merge : bool
+        Its edges; nodes without an order (on circles, or behind one) are left as they are.
+    simplify : bool
         False keeps every node, and only joins parallel edges: the reduction's naive twin.
 
     Notes
     -----
-    O(nodes · log nodes + edges · log edges).
+    A round is O(nodes + edges · log edges) and looks at no more than `PAIRS_MAX` pairs of edges.
     """
     nodes = graph.node_count
     pair = topology.source.astype(np.int64) * nodes + topology.target
     completes = graph.edge_trigger[topology.number] == Trigger.COMPLETION
     unique, place = np.unique(pair, return_inverse=True)
-    completion = np.zeros(len(unique), dtype=np.bool_)
-    np.logical_or.at(completion, place, completes)
+    completion = np.bincount(place, weights=completes, minlength=len(unique)) > 0
     source = (unique // max(nodes, 1)).astype(np.int32)
     target = (unique % max(nodes, 1)).astype(np.int32)
-    everyone = np.arange(nodes, dtype=np.int32)
-    if not merge:
-        return Reduced(everyone, source, target, completion)
+    reduced = Reduced(np.arange(nodes, dtype=np.int32), source, target, completion)
+    if not simplify:
+        return reduced
+    ordered = topology.position >= 0
+    for _ in range(ROUNDS_MAX):
+        smaller = _merge_chains(_drop_short_cuts(reduced, ordered), ordered)
+        if len(smaller.source) == len(reduced.source):
+            break
+        reduced = smaller
+    return reduced
 
+
+def _drop_short_cuts(reduced: Reduced, ordered: Bools) -> Reduced:
+    """Return `reduced` without the edges that the short-cut lemma makes superfluous."""
+    source, target, completion = reduced.source, reduced.target, reduced.completion
+    offsets = np.searchsorted(source, np.arange(len(ordered) + 1)).astype(np.int64)
+    kept = np.ones(len(source), dtype=np.bool_)
+    _mark_short_cuts(offsets, target, completion, ordered, kept, PAIRS_MAX)
+    return Reduced(reduced.head, source[kept], target[kept], completion[kept])
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _mark_short_cuts(
+    out_offsets: Int64, target: Int32, completion: Bools, ordered: Bools, kept: Bools, pairs_max: int
+) -> None:
+    """Clear `kept` for every edge a → c beside a → b → c that waits for no more than they do. Writes `kept`."""
+    edge_to = np.full(len(ordered), -1, dtype=np.int64)
+    pairs = 0
+    for a in range(len(ordered)):
+        begin, end = out_offsets[a], out_offsets[a + 1]
+        if end - begin < 2 or not ordered[a]:
+            continue
+        for edge in range(begin, end):
+            edge_to[target[edge]] = edge
+        for first in range(begin, end):
+            b = target[first]
+            pairs += out_offsets[b + 1] - out_offsets[b]
+            if pairs > pairs_max:
+                return
+            for second in range(out_offsets[b], out_offsets[b + 1]):
+                direct = edge_to[target[second]]
+                # Every node before an ordered one is ordered, so the target alone tells.
+                if direct >= 0 and ordered[target[second]] and (completion[first] or not completion[direct]):
+                    kept[direct] = False
+        for edge in range(begin, end):
+            edge_to[target[edge]] = -1
+
+
+def _merge_chains(reduced: Reduced, ordered: Bools) -> Reduced:
+    """Return `reduced` with every chain of the chain lemma as its first node."""
+    source, target, completion = reduced.source, reduced.target, reduced.completion
+    nodes = len(ordered)
     ways_out = np.bincount(source, minlength=nodes)
     ways_in = np.bincount(target, minlength=nodes)
     wakes_at_dispatch = np.bincount(source[~completion], minlength=nodes) > 0
     inner = completion & (ways_out[source] == 1) & (ways_in[target] == 1) & ~wakes_at_dispatch[target]
-    head = everyone.copy()
+    inner &= ordered[target]  # a circle of such edges has no first node
+    head = np.arange(nodes, dtype=np.int32)
     head[target[inner]] = source[inner]
-    for _ in range(max(nodes, 1).bit_length()):
+    for _ in range(nodes.bit_length()):
         head = head[head]
-    # On a circle of chain edges no head is ever reached; its nodes stay as they are.
-    merged = np.zeros(nodes, dtype=np.bool_)
-    merged[target[inner]] = True
-    circling = merged[head]
-    head = np.where(circling, everyone, head).astype(np.int32)
-    kept = ~inner | circling[target]
-    source, target, completion = head[source[kept]], target[kept], completion[kept]
+    source, target, completion = head[source[~inner]], target[~inner], completion[~inner]
     order = np.lexsort((target, source))
-    return Reduced(head, source[order], target[order], completion[order])
+    return Reduced(head[reduced.head], source[order], target[order], completion[order])
 
 
 def distinct_shapes(graph: Graph, topology: Topology, reduced: Reduced) -> list[ShapeOfPlays]:
