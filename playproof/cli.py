@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 import typer
 from playproof_spec import diagrams
-from playproof_spec.findings import InvalidInput
+from playproof_spec.findings import InvalidInput, Severity
 from playproof_spec.machines import MACHINES
 from playproof_spec.obligation import PROVEN
 from rich.console import Console
@@ -259,7 +259,8 @@ def replay(
             progress=progress,
         )
     if report.findings.warnings and not as_json:
-        counts = ", ".join(f"{code} ×{count}" for code, count in sorted(report.findings.counts.items()))
+        codes = sorted({item.code for item in report.findings.items if item.severity is Severity.WARNING})
+        counts = ", ".join(f"{code} ×{report.findings.counts[code]}" for code in codes)
         told = counted(report.findings.warnings, "warning")
         err.print(f"{told} ({counts}); `playproof validate --config` shows them", markup=False)
     written = report.write(out_folder, per_request=per_request) if out_folder is not None else []

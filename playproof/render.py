@@ -16,6 +16,8 @@ from rich.text import Text
 
 # Findings of one code that are printed whole; the rest are counted (`--output json` has more of them).
 SHOWN_PER_CODE = 5
+# Longer latencies are printed in seconds.
+MS_UP_TO = 10_000
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 LATENCIES = (
@@ -129,13 +131,13 @@ def print_verdict(console: Console, findings: Findings) -> None:
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the table of a report: `report` is `Report.to_dict()`."""
-    table = Table(title=None, pad_edge=False)
-    table.add_column("ms")
+    table = Table()
+    table.add_column("latency", no_wrap=True)
     for name in ("mean", "p50", "p90", "p99", "max"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for title, name in LATENCIES:
         cells = [report[f"{statistic}_{name}_ms"] for statistic in ("mean", "p50", "p90", "p99", "max")]
-        table.add_row(title, *("–" if cell is None else f"{cell:,.1f}" for cell in cells))
+        table.add_row(title, *(_duration(cell) for cell in cells))
     rows = (
         ("plays completed", f"{report['completed_trajectories']:,} of {report['total_trajectories']:,}"),
         ("requests completed", f"{report['completed_requests']:,} of {report['agentic_graph']['node_count']:,}"),
@@ -153,6 +155,12 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
 
 def _counts(report: Mapping[str, Any], *names: str) -> str:
     return ", ".join(f"{report[name]:,}" for name in names)
+
+
+def _duration(value_ms: float | None) -> str:
+    if value_ms is None:
+        return "–"
+    return f"{value_ms:,.1f} ms" if value_ms < MS_UP_TO else f"{value_ms / 1000:,.1f} s"
 
 
 def _rate(value: float | None) -> str:
