@@ -4,9 +4,10 @@ Encodings are SMT-LIB text, so each can be printed, read and given to another so
 bound on its work rather than on time: the same input has the same verdict on every machine. `unknown` proves nothing.
 
 What is encoded of a play, node by node: whether it is ever dispatched (D), ends by success (S) or by a failing event
-(X), and when (d, e ≥ d). `failed` says that some node fails, `phi` when the first does. A node is dispatched exactly
-when all its edges fire and no failure came before. How an event ends a node, and what a failure does to the rest, is
-read from the machines' tables (:class:`Lifecycle`), so that a wrong table fails the proof.
+(X), and when (d, e > d). `failed` says that some node fails, `phi` when the first does. A node is dispatched exactly
+when all its edges fire and no failure came before. *When* is the place in the total order of events, which is finer
+than time: a request may be rejected at the very instant of its dispatch, but after it. How an event ends a node, and
+what a failure does to the rest, is read from the machines' tables (:class:`Lifecycle`), so a wrong table fails the proof.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def _node_axioms(life: Lifecycle, node: object, all_fired: str) -> str:
     return (
         f"(assert (= D{node} (and {all_fired} {life.no_failure_before(node)})))"
         f"(assert (= D{node} (or S{node} X{node})))(assert (not (and S{node} X{node})))"
-        f"(assert (<= d{node} e{node}))(assert (=> X{node} (and failed (<= phi e{node}))))"
+        f"(assert (< d{node} e{node}))(assert (=> X{node} (and failed (<= phi e{node}))))"
     )
 
 
@@ -180,8 +181,8 @@ def _play_axioms(shape: Shape, life: Lifecycle) -> list[str]:
         fired = [life.completes(source) if completion else f"D{source}" for source, completion in edges]
         lines.append(_node_axioms(life, node, f"(and {' '.join(fired)} true)"))
         for source, completion in edges:
-            # A delay of any length may follow the event.
-            lines.append(f"(assert (=> D{node} (<= {'e' if completion else 'd'}{source} d{node})))")
+            # A delay of any length, or none, may follow the event.
+            lines.append(f"(assert (=> D{node} (< {'e' if completion else 'd'}{source} d{node})))")
         poison = [f"P{source}" for source, _ in edges] + [f"X{source}" for source, completion in edges if completion]
         lines.append(f"(assert (= P{node} (or {' '.join(poison)} false)))")
     first = " ".join(f"(and X{node} (= phi e{node}))" for node in range(shape.size))
@@ -223,14 +224,14 @@ def chain_lemma(life: Lifecycle) -> str:
         + "".join(_declare(node) for node in ("a", "b"))
         + _node_axioms(life, "a", "A")
         + _node_axioms(life, "b", life.completes("a"))
-        + "(assert (=> Db (<= ea db)))(assert (= Pb (or Pa Xa)))"
+        + "(assert (=> Db (< ea db)))(assert (= Pb (or Pa Xa)))"
         "(define-fun Dab () Bool Da)(define-fun dab () Real da)(define-fun eab () Real (ite Db eb ea))"
         "(define-fun Xab () Bool (or Xa Xb))(define-fun Sab () Bool (and Da (not Xab)))(define-fun Pab () Bool Pa)"
     )
     axioms = (
         f"(= Dab (and A {life.no_failure_before('ab')}))",
         "(= Dab (or Sab Xab))",
-        "(<= dab eab)",
+        "(< dab eab)",
         "(=> Xab (and failed (<= phi eab)))",
     )
     faithful = (
@@ -261,9 +262,9 @@ def shortcut_lemma(life: Lifecycle) -> str:
         + _declare("b")
         + _node_axioms(life, "a", "A")
         + _node_axioms(life, "b", f"(and {fires['ab']} R)")
-        + "(assert (=> Db (<= (ite abWaits ea da) db)))(assert (=> (or Pa (and abWaits Xa)) Pb))"
-        + f"(assert (=> acWaits abWaits))(assert (=> {fires['bc']} (<= (ite bcWaits eb db) dc)))"
-        + f"(assert (not (and (=> {fires['bc']} (and {fires['ac']} (<= (ite acWaits ea da) dc)))"
+        + "(assert (=> Db (< (ite abWaits ea da) db)))(assert (=> (or Pa (and abWaits Xa)) Pb))"
+        + f"(assert (=> acWaits abWaits))(assert (=> {fires['bc']} (< (ite bcWaits eb db) dc)))"
+        + f"(assert (not (and (=> {fires['bc']} (and {fires['ac']} (< (ite acWaits ea da) dc)))"
         + " (=> (or Pa (and acWaits Xa)) (or Pb (and bcWaits Xb))))))"
     )
 
