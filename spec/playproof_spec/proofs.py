@@ -7,7 +7,7 @@ What is encoded of a play, node by node: whether it is ever dispatched (D), ends
 (X), and when (d, e > d). `failed` says that some node fails, `phi` when the first does. A node is dispatched exactly
 when all its edges fire and no failure came before. *When* is the place in the total order of events, which is finer
 than time: a request may be rejected at the very instant of its dispatch, but after it. How an event ends a node, and
-what a failure does to the rest, is read from the machines' tables (:class:`Lifecycle`), so a wrong table fails the proof.
+what a failure does to the rest, is read from the machines' tables (:class:`Lifecycle`): a wrong table fails the proof.
 """
 
 from __future__ import annotations

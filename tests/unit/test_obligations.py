@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -590,6 +592,14 @@ def test_the_lemmas_hold_and_need_their_premises() -> None:
             premise, ""
         )
         assert proofs.ask(weaker).verdict == "sat", premise
+
+
+def test_only_one_module_talks_to_z3() -> None:
+    folder = Path(proofs.__file__).parents[2]
+    modules = [file for root in ("spec", "lowering", "kernel", "playproof") for file in (folder / root).rglob("*.py")]
+    assert len(modules) > 10
+    importing = [file.name for file in modules if re.search(r"^\s*(import|from) z3\b", file.read_text("utf-8"), re.M)]
+    assert importing == ["proofs.py"]
 
 
 def test_a_giant_tangle_is_shown_by_induction() -> None:
