@@ -128,8 +128,20 @@ def examine(graph: Graph, findings: Findings) -> tuple[tuple[Obligation, ...], i
         else:
             g4 = prove_joins(graph, order, reduced, found)
         g5 = prove_failures(graph, order, reduced, found)
-    findings.extend(found)
+    # What a reader said of a place in its own words need not be said again.
+    said = {_place(item) for item in findings.items}
+    fresh = Findings(findings.limit_per_code)
+    for item in found.items:
+        if _place(item) not in said:
+            fresh.add(item)
+    for code, count in found.counts.items():
+        fresh.add_count(code, count - sum(item.code == code for item in found.items))
+    findings.extend(fresh)
     return (g1, g2, g3, g4, g5), shapes
+
+
+def _place(item: Finding) -> tuple[str, str, int, str]:
+    return item.code, item.where.file, item.where.line, item.where.field
 
 
 def prove(graph: Graph, findings: Findings | None = None) -> ProvenGraph:

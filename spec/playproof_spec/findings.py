@@ -124,8 +124,9 @@ class Findings:
 
     def add_count(self, code: str, count: int) -> None:
         """Count `count` more findings of `code` that the caller did not build, since they would not be kept."""
-        key = (code, CATALOGUE[code].severity)
-        self._counts[key] = self._counts.get(key, 0) + count
+        if count > 0:
+            key = (code, CATALOGUE[code].severity)
+            self._counts[key] = self._counts.get(key, 0) + count
 
     def extend(self, other: Findings) -> None:
         """Add every finding of `other`, with the counts of those it dropped."""

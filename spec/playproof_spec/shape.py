@@ -75,7 +75,7 @@ def _report(graph: Graph, findings: Findings, code: str, nodes: Indices, build: 
     order = in_reading_order(graph, nodes)
     for k in order[: findings.limit_per_code]:
         findings.add(build(int(k)))
-    findings.add_count(code, max(len(order) - findings.limit_per_code, 0))
+    findings.add_count(code, len(order) - findings.limit_per_code)
 
 
 def _check_ids(graph: Graph, findings: Findings) -> None:

@@ -128,7 +128,7 @@ def check_cycles(graph: Graph, shape: Topology, findings: Findings) -> None:
         cycle, shortest, spent = _shortest_cycle(knots.subgraph(nodes), nodes, max(budget, 2 * len(nodes)))
         budget -= spent
         findings.add(_cycle_finding(graph, cycle, shortest, len(nodes)))
-    findings.add_count("cycle", max(len(components) - findings.limit_per_code, 0))
+    findings.add_count("cycle", len(components) - findings.limit_per_code)
 
 
 def _shortest_cycle(knot: nx.DiGraph[int], nodes: list[int], budget: int) -> tuple[list[int], bool, int]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playproof_spec import machine_proofs, proofs
 from playproof_spec.certificate import ProvenGraph, examine, prove
-from playproof_spec.findings import Findings, InvalidInput, finding
+from playproof_spec.findings import Findings, InvalidInput, Where, finding
 from playproof_spec.graph import MAX_TOKENS, Graph
 from playproof_spec.machines import (
     BLOCK,
@@ -271,6 +271,18 @@ def test_a_readers_errors_refuse_the_graph_and_its_warnings_travel() -> None:
     findings.add(finding("ordinal-gap", "said by a reader"))
     with pytest.raises(InvalidInput, match="said by a reader"):
         prove(sketch(SPAWN_JOIN), findings)
+
+
+def test_what_a_reader_said_of_a_place_is_not_said_again() -> None:
+    graph = sketch(
+        [{"request_id": "a", "hash_ids": [1, 2], "input_length": 1}, {"request_id": "b", "output_length": -1}]
+    )
+    findings = Findings()
+    said = finding("hash-count", "in the reader's words", where=Where(file="sketch", line=1, field="hash_ids"))
+    findings.add(said)
+    examine(graph, findings)
+    assert findings.counts == {"hash-count": 1, "length-out-of-bounds": 1}
+    assert findings.items[0] is said
 
 
 def one(changes: dict[str, Any]) -> Graph:
