@@ -21,7 +21,7 @@ from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.identity import collisions, namespace
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import Reading, SourceError, SourceFile
-from playproof_lowering.streams import EPSILON_S, Call, Stream, barriers, split_streams
+from playproof_lowering.streams import EPSILON_S, Call, Prompts, Stream, barriers, split_streams
 from playproof_lowering.weka_readings import AgentTimes, Readings, agent_times, choose_readings
 from playproof_lowering.weka_records import Agent, Counts, PlayRecord, WekaRecords
 
@@ -135,16 +135,17 @@ class _PlayLowering:
         if not self._sound:
             return False
         self._make_calls(times)
+        prompts = Prompts(play.offsets, play.first, play.count, play.shared_ids)
         nested = {place for agent in play.agents for place in range(agent.begin, agent.end)}
         parents = [call for call in self._calls if call.order not in nested]
-        self._add_scope("root", split_streams(parents), None)
+        self._add_scope("root", split_streams(parents, prompts), None)
         parent_sessions = list(self._sessions)
         ends: list[tuple[Agent, list[_Session], float]] = []
         for agent, agent_time in zip(play.agents, times, strict=True):
             children = self._calls[agent.begin : agent.end]
             name = f"subagent:{agent.outer}:{agent.agent_id}"
             owner = self._calls[agent.owner]
-            sessions = self._add_scope(name, split_streams(children), owner)
+            sessions = self._add_scope(name, split_streams(children, prompts), owner)
             self._check_owner(agent, owner, sessions[0].calls[0])
             if agent.blocking:
                 last_s = max(call.end_s for call in children)
@@ -193,19 +194,9 @@ class _PlayLowering:
         starts_s = [entry.t for entry in play.entries]
         for agent, agent_time in zip(play.agents, times, strict=True):
             starts_s[agent.begin : agent.end] = agent_time.starts_s
-        offsets = play.offsets.tolist()
-        runs = list(zip(play.first.tolist(), play.count.tolist(), strict=True))
         for place, entry in enumerate(play.entries):
-            own = runs[offsets[place] : offsets[place + 1]]
-            # Private ids stand last, perhaps in one run with shared ones; they say nothing about streams.
-            if own and own[-1][0] + own[-1][1] > play.shared_ids:
-                first, _ = own.pop()
-                if first < play.shared_ids:
-                    own.append((first, play.shared_ids - first))
             start_s = starts_s[place]
-            end_s = start_s + entry.service_s
-            blocks = sum(count for _, count in own)
-            self._calls.append(Call(place, start_s, end_s, entry.model, entry.output_length, own, blocks))
+            self._calls.append(Call(place, start_s, start_s + entry.service_s, entry.model, entry.output_length))
 
     def _add_scope(self, name: str, streams: list[Stream], owner: Call | None) -> list[_Session]:
         """Name the streams of one scope and put barriers between them; the first one hangs at `owner`."""

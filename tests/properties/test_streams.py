@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from playproof_lowering.streams import EPSILON_S, Call, barriers, split_streams
+from playproof_lowering.streams import EPSILON_S, Call, Prompts, barriers, split_streams
 
 Ids = list[int]
+LIMIT = 6
 
 
 def compressed(ids: Ids) -> list[tuple[int, int]]:
@@ -21,8 +24,28 @@ def compressed(ids: Ids) -> list[tuple[int, int]]:
     return runs
 
 
-def expanded(call: Call) -> Ids:
-    return [first + step for first, count in call.runs for step in range(count)]
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """Calls and the ids of their prompts, private ones left out."""
+
+    calls: list[Call]
+    ids: list[Ids]
+    prompts: Prompts
+
+    @classmethod
+    def of(cls, calls: list[Call], ids: list[Ids]) -> Scope:
+        runs = [compressed(own) for own in ids]
+        flat = [run for own in runs for run in own]
+        return cls(
+            calls,
+            [[value for value in own if value < LIMIT] for own in ids],
+            Prompts(
+                np.cumsum([0, *map(len, runs)]).astype(np.int64),
+                np.array([first for first, _ in flat], dtype=np.uint64),
+                np.array([count for _, count in flat], dtype=np.int64),
+                LIMIT,
+            ),
+        )
 
 
 def lcp(left: Ids, right: Ids) -> int:
@@ -44,11 +67,16 @@ class Twin:
     forks: list[Twin] = field(default_factory=list)
 
 
-def naive_streams(calls: list[Call]) -> list[tuple[list[int], int | None]]:
+def naive_streams(scope: Scope) -> list[tuple[list[int], int | None]]:
+    calls = scope.calls
+
+    def expanded(call: Call) -> Ids:
+        return scope.ids[call.order]
+
     ordered = sorted(calls, key=lambda call: call.key)
     preamble = None
     first, rest = ordered[0], ordered[1:]
-    if rest and first.runs and all(lcp(expanded(first), expanded(other)) == 0 for other in rest):
+    if rest and expanded(first) and all(lcp(expanded(first), expanded(other)) == 0 for other in rest):
         elsewhere = {value for other in rest for value in expanded(other)}
         if first.output_length <= 64 or not elsewhere & set(expanded(first)):
             preamble, ordered = first, rest
@@ -62,12 +90,12 @@ def naive_streams(calls: list[Call]) -> list[tuple[list[int], int | None]]:
                 tail is not None
                 and tail.model == call.model
                 and tail.end_s <= call.start_s + EPSILON_S
-                and ids[: tail.blocks] == expanded(tail)
-                and (best is None or best.tail is None or tail.blocks > best.tail.blocks)
+                and ids[: len(expanded(tail))] == expanded(tail)
+                and (best is None or best.tail is None or len(expanded(tail)) > len(expanded(best.tail)))
             ):
                 best = twin
         if best is None and ids and any(twin.tail is not None for twin in twins):
-            keyed = [(lcp(expanded(t.tail), ids), t.tail.blocks, -n) for n, t in enumerate(twins) if t.tail]
+            keyed = [(lcp(expanded(t.tail), ids), len(expanded(t.tail)), -n) for n, t in enumerate(twins) if t.tail]
             shared, _, place = max(keyed)
             best = Twin([])
             if shared:
@@ -78,7 +106,7 @@ def naive_streams(calls: list[Call]) -> list[tuple[list[int], int | None]]:
         if ids:
             best.tail = call
     for call in ordered:
-        splice(call, twins)
+        splice(call, twins, expanded)
     kept = [twin for twin in twins if not twin.merged]
     result = [
         (sorted((c.order for c in twin.calls), key=lambda o: next(c.key for c in calls if c.order == o)), twin.fork)
@@ -91,7 +119,7 @@ def naive_streams(calls: list[Call]) -> list[tuple[list[int], int | None]]:
     return [(orders, None if fork is None else fork.order) for orders, fork in [main, *others]]
 
 
-def splice(tail: Call, twins: list[Twin]) -> None:
+def splice(tail: Call, twins: list[Twin], expanded: Callable[[Call], Ids]) -> None:
     """Let the stream that ends with `tail` go on with the best of the forks that wait there."""
     owner = next((twin for twin in twins if not twin.merged and twin.tail is tail), None)
     if owner is None:
@@ -108,7 +136,7 @@ def splice(tail: Call, twins: list[Twin]) -> None:
         return (
             tail.end_s <= start.start_s + EPSILON_S
             and start.model == tail.model
-            and not (late and -rank(twin)[0] < 0.5 * tail.blocks)
+            and not (late and -rank(twin)[0] < 0.5 * len(expanded(tail)))
         )
 
     elected = min(filter(eligible, waiting), key=rank, default=None)
@@ -142,37 +170,39 @@ def naive_barriers(streams: list[list[Call]]) -> set[tuple[int, int]]:
 
 
 @st.composite
-def scopes(draw: st.DrawFn) -> list[Call]:
+def scopes(draw: st.DrawFn) -> Scope:
     """Calls over few ids and instants, so that prefixes, ties and overlaps are common."""
     count = draw(st.integers(1, 14))
-    prompts: list[Ids] = [[]]
+    prompts: list[Ids] = []
     calls = []
     for order in range(count):
-        base = draw(st.sampled_from(prompts))
+        base = draw(st.sampled_from([*prompts, []]))
+        base = [value for value in base if value < LIMIT]
         kept = base[: draw(st.integers(0, len(base)))] if draw(st.booleans()) else base
         ids = kept + draw(st.lists(st.integers(0, 5), max_size=4))
-        prompts.append(ids)
+        private = draw(st.integers(0, 2))
+        prompts.append(ids + list(range(10 * order + LIMIT, 10 * order + LIMIT + private)))
         start_s = float(draw(st.sampled_from([0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 5000, 9000])))
         end_s = start_s + draw(st.sampled_from([0.0, 0.5, 1.0, 1.0000005, 3.0]))
         model = draw(st.sampled_from(["a", "a", "a", "b"]))
         output = draw(st.sampled_from([10, 100]))
-        calls.append(Call(order, start_s, end_s, model, output, compressed(ids), len(ids)))
-    return calls
+        calls.append(Call(order, start_s, end_s, model, output))
+    return Scope.of(calls, prompts)
 
 
 @given(scopes())
-def test_streams_are_those_of_the_slow_twin(calls: list[Call]) -> None:
+def test_streams_are_those_of_the_slow_twin(scope: Scope) -> None:
     found = [
         ([call.order for call in stream.calls], None if stream.fork is None else stream.fork.order)
-        for stream in split_streams(calls)
+        for stream in split_streams(scope.calls, scope.prompts)
     ]
-    assert found == naive_streams(calls)
+    assert found == naive_streams(scope)
 
 
 @given(scopes(), st.lists(st.integers(0, 3), min_size=14, max_size=14))
-def test_barriers_are_those_of_the_slow_twin(calls: list[Call], places: list[int]) -> None:
+def test_barriers_are_those_of_the_slow_twin(scope: Scope, places: list[int]) -> None:
     streams: list[list[Call]] = [[] for _ in range(4)]
-    for call in calls:
+    for call in scope.calls:
         streams[places[call.order]].append(call)
     streams = [sorted(own, key=lambda call: call.key) for own in streams if own]
     found = [(source.order, target.order) for source, target in barriers(streams)]
