@@ -25,7 +25,7 @@ from playproof_spec.machines import (
     PlayState,
 )
 from playproof_spec.obligation import FAILED, NOT_APPLICABLE, PROVEN, UNPROVEN, Obligation, Stopwatch
-from playproof_spec.proofs import ask
+from playproof_spec.proofs import Prover
 
 __all__ = ["prove_machines"]
 
@@ -78,16 +78,17 @@ def _conclude(watch: Stopwatch, code: str, title: str, how: str, broken: Sequenc
 class _Questions:
     """Asks z3 whether a claim can be broken, and keeps what came out."""
 
-    __slots__ = ("asked", "broken", "unknown")
+    __slots__ = ("_prover", "asked", "broken", "unknown")
 
     def __init__(self) -> None:
+        self._prover = Prover()
         self.asked = 0
         self.unknown = 0
         self.broken: list[str] = []
 
     def refute(self, claim: str, smt: str) -> None:
         """Note `claim` as broken when `smt`, its negation, has a model."""
-        verdict = ask(smt).verdict
+        verdict = self._prover.ask(smt).verdict
         self.asked += 1
         if verdict == "sat":
             self.broken.append(claim)

@@ -30,7 +30,7 @@ from playproof_spec.units import HORIZON_NS, ms_to_ns, ns_to_ms
 __all__ = [
     "Answer",
     "Lifecycle",
-    "ask",
+    "Prover",
     "chain_lemma",
     "failure_question",
     "induction_lemma",
@@ -42,10 +42,11 @@ __all__ = [
 
 # z3's own count of work, some 2 seconds' worth on a laptop. Reaching it is `unknown`.
 WORK_MAX = 20_000_000
-# z3 takes time quadratic in a shape's size: 0.1 s at 300 nodes, 5 s at 1,600. Larger shapes, and what exceeds the
-# budget of a corpus (in nodes squared, some 3 s), are shown by induction along the order instead.
+# z3 takes time quadratic in a shape's size: 0.1 s at 300 nodes, 5 s at 1,600; and a few milliseconds at least. Larger
+# shapes, and what exceeds the budget of a corpus (some 4 s), are shown by induction along the order instead.
 SHAPE_NODES_MAX = 300
-CORPUS_NODES_SQUARED_MAX = 3_000_000
+SHAPE_COST = 2_000
+CORPUS_COST_MAX = 3_000_000
 # A core is searched among the ancestors of a request, if they are few, else along the path that decides.
 CORE_NODES_MAX = 200
 CORE_EDGES_NAMED = 8
@@ -70,32 +71,43 @@ class Answer:
     core: tuple[str, ...] = ()
 
 
-def ask(smt: str, want_core: bool = False) -> Answer:
-    """Decide a set of SMT-LIB declarations and assertions.
+class Prover:
+    """z3 for a few questions that belong together: what it learns of names and memory it keeps, assertions it does not.
 
-    Parameters
-    ----------
-    smt : str
-        With `want_core`, the boolean constants named ``use-…`` are what a core is made of: they are assumed, so each
-        assertion to be blamed is written ``(=> use-… …)``.
-    want_core : bool
-        Ask z3 for a core from which nothing can be left out.
+    Make one for each proof: what came before could sway how much work a question takes, and so whether it is answered.
     """
-    context = z3.Context()
-    solver = z3.Solver(ctx=context)
-    solver.set("random_seed", 0)
-    solver.set("rlimit", WORK_MAX)
-    if want_core:
-        solver.set("core.minimize", True)
-    solver.from_string(smt)
-    names = sorted({word for word in smt.replace("(", " ").replace(")", " ").split() if word.startswith("use-")})
-    verdict = str(solver.check(*(z3.Bool(name, context) for name in names))) if want_core else str(solver.check())
-    if verdict == "sat":
-        model = solver.model()
-        return Answer(verdict, true=tuple(sorted(c.name() for c in model if z3.is_true(model[c]))))
-    if verdict == "unsat" and want_core:
-        return Answer(verdict, core=tuple(sorted(str(name) for name in solver.unsat_core())))
-    return Answer(verdict)
+
+    __slots__ = ("_context",)
+
+    def __init__(self) -> None:
+        self._context = z3.Context()
+
+    def ask(self, smt: str, want_core: bool = False) -> Answer:
+        """Decide a set of SMT-LIB declarations and assertions.
+
+        Parameters
+        ----------
+        smt : str
+            With `want_core`, the boolean constants named ``use-…`` are what a core is made of: they are assumed, so
+            each assertion to be blamed is written ``(=> use-… …)``.
+        want_core : bool
+            Ask z3 for a core from which nothing can be left out.
+        """
+        solver = z3.Solver(ctx=self._context)
+        solver.set("random_seed", 0)
+        solver.set("rlimit", WORK_MAX)
+        if want_core:
+            solver.set("core.minimize", True)
+        solver.from_string(smt)
+        words = smt.replace("(", " ").replace(")", " ").split() if want_core else ()
+        names = sorted({word for word in words if word.startswith("use-")})
+        verdict = str(solver.check(*(z3.Bool(name, self._context) for name in names)))
+        if verdict == "sat":
+            model = solver.model()
+            return Answer(verdict, true=tuple(sorted(c.name() for c in model if z3.is_true(model[c]))))
+        if verdict == "unsat" and want_core:
+            return Answer(verdict, core=tuple(sorted(str(name) for name in solver.unsat_core())))
+        return Answer(verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,13 +364,14 @@ def _decide(
     whole: list[ShapeOfPlays] = []
     failed: list[tuple[ShapeOfPlays, Answer]] = []
     rest: list[ShapeOfPlays] = []
-    budget = CORPUS_NODES_SQUARED_MAX
+    prover = Prover()
+    budget = CORPUS_COST_MAX
     for item in sorted(shapes, key=lambda item: item.shape.size):
-        budget -= item.shape.size**2
+        budget -= item.shape.size**2 + SHAPE_COST
         if item.shape.size > SHAPE_NODES_MAX or budget < 0:
             rest.append(item)
             continue
-        answer = ask(question(item.shape))
+        answer = prover.ask(question(item.shape))
         if answer.verdict == "unknown":
             rest.append(item)
         elif answer.verdict == wanted:
@@ -399,8 +412,9 @@ def prove_failures(
     """
     watch = Stopwatch()
     life = lifecycle or Lifecycle.of()
-    lemmas_hold = all(ask(lemma(life)).verdict == "unsat" for lemma in (chain_lemma, shortcut_lemma))
-    steps_hold = all(ask(step).verdict == "unsat" for step in induction_lemma(life))
+    prover = Prover()
+    lemmas_hold = all(prover.ask(lemma(life)).verdict == "unsat" for lemma in (chain_lemma, shortcut_lemma))
+    steps_hold = all(prover.ask(step).verdict == "unsat" for step in induction_lemma(life))
     outcome = _decide(shapes, topology, lambda shape: failure_question(shape, life), "unsat", steps_hold)
     for item, answer in outcome.failed:
         broken = [int(item.nodes[int(name[1:])]) for name in answer.true if name[0] == "V"]
@@ -492,7 +506,7 @@ def _core(graph: Graph, topology: Topology, edges: Sequence[int], late: int | No
         lines.append(f"(declare-const use-e{k} Bool)(assert (=> use-e{k} (<= (+ d{source} {step_ns}) d{target})))")
     if late is not None:
         lines.append(f"(assert (<= d{late} {HORIZON_NS}))")
-    answer = ask("\n".join(lines), want_core=True)
+    answer = Prover().ask("\n".join(lines), want_core=True)
     # Should z3 give up on the core, the whole set is still to blame, if not the least.
     return [text for name, text in named.items() if name in answer.core or not answer.core]
 

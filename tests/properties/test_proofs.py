@@ -166,7 +166,7 @@ def test_failure_question_equals_enumeration(life: Lifecycle, rows: Rows) -> Non
         for lags in itertools.product((0, 2), repeat=size)
         for fails in itertools.product((False, True), repeat=size)
     )
-    assert proofs.ask(proofs.failure_question(item.shape, life)).verdict == ("sat" if breach else "unsat")
+    assert proofs.Prover().ask(proofs.failure_question(item.shape, life)).verdict == ("sat" if breach else "unsat")
 
 
 # ------------------------------------------------------------------------------------------------- times and circles

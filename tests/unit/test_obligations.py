@@ -568,18 +568,18 @@ def test_g5_holds_by_the_plays_stop_alone() -> None:
 
 def test_what_z3_gives_up_on_is_shown_by_induction_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = sketch(SPAWN_JOIN)
-    real_ask = proofs.ask
+    real_ask = proofs.Prover.ask
 
-    def gives_up_on_shapes(smt: str, want_core: bool = False) -> proofs.Answer:
-        return proofs.Answer("unknown") if "D0" in smt else real_ask(smt, want_core)
+    def gives_up_on_shapes(prover: proofs.Prover, smt: str, want_core: bool = False) -> proofs.Answer:
+        return proofs.Answer("unknown") if "D0" in smt else real_ask(prover, smt, want_core)
 
-    monkeypatch.setattr(proofs, "ask", gives_up_on_shapes)
+    monkeypatch.setattr(proofs.Prover, "ask", gives_up_on_shapes)
     joins, failures, findings = structure(graph)
     assert (joins.verdict, failures.verdict) == ("proven", "proven")
     assert "by induction" in failures.how
     assert findings.items == ()
 
-    monkeypatch.setattr(proofs, "ask", lambda smt, want_core=False: proofs.Answer("unknown"))
+    monkeypatch.setattr(proofs.Prover, "ask", lambda *_: proofs.Answer("unknown"))
     joins, failures, findings = structure(graph)
     assert failures.verdict != "proven"
     assert "proof-unknown" in findings.counts
@@ -598,12 +598,12 @@ def test_the_lemmas_hold_and_need_their_premises() -> None:
         over_node: "(assert (=> Pn (not A)))",
     }
     for question, premise in needed.items():
-        assert proofs.ask(question).verdict == "unsat"
+        assert proofs.Prover().ask(question).verdict == "unsat"
         assert premise in question
         weaker = question.replace("(assert (and (=> Ps (not Ds))", "(assert (or true (=> Ps (not Ds))").replace(
             premise, ""
         )
-        assert proofs.ask(weaker).verdict == "sat", premise
+        assert proofs.Prover().ask(weaker).verdict == "sat", premise
 
 
 def test_only_one_module_talks_to_z3() -> None:
