@@ -1,40 +1,82 @@
-"""Regenerate the pages that are made from the law: `python -m playproof.docs`, or `--check` to only compare."""
+"""Regenerate what is made from the law and from real runs: `python -m playproof.docs`, or `--check` to only compare.
+
+Two pages are generated whole; in `README.md` the output below each command of a console block is what the command
+prints.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import re
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from playproof_spec.diagrams import findings_page, spec_readme
 
+from playproof.cli import main as run_command
+
 ROOT = Path(__file__).resolve().parent.parent
+CONSOLE = re.compile(r"```console\n\$ playproof (?P<arguments>.*)\n(?P<output>(?:.*\n)*?)```")
+# What differs from run to run.
+WALL = re.compile(r"^replayed in .*$", re.MULTILINE)
 
 
-def pages() -> dict[str, str]:
-    """Return each generated page by its path from the project's root."""
-    return {"spec/README.md": spec_readme(), "docs/findings.md": findings_page()}
+def pages(root: Path) -> dict[str, str]:
+    """Return each generated page by its path from `root`, the project's root."""
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    return {
+        "spec/README.md": spec_readme(),
+        "docs/findings.md": findings_page(),
+        "README.md": CONSOLE.sub(lambda block: _rerun(block, root), readme),
+    }
+
+
+def _rerun(block: re.Match[str], root: Path) -> str:
+    """Return a console block with what its command prints now; figures of this machine's speed stay as they were."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), _folder(root):
+        run_command(shlex.split(block["arguments"]))
+    output = printed.getvalue()
+    before = WALL.search(block["output"])
+    if before is not None:
+        output = WALL.sub(before[0], output)
+    return f"```console\n$ playproof {block['arguments']}\n{output}```"
+
+
+@contextlib.contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(path)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def stale(root: Path) -> list[str]:
-    """Return the pages under `root` that are not what the law says now."""
-    return [
-        name
-        for name, text in pages().items()
-        if not (root / name).is_file() or (root / name).read_text(encoding="utf-8") != text
-    ]
+    """Return the pages under `root` that are not what they would be now."""
+    return [name for name, text in pages(root).items() if _read(root / name) != text]
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     """Write the stale pages; with ``--check`` name them and return 1 instead."""
-    names = stale(root)
+    current = pages(root)
+    names = [name for name, text in current.items() if _read(root / name) != text]
     if "--check" in arguments:
         for name in names:
             print(f"{name} is not current: run `python -m playproof.docs`")
         return 1 if names else 0
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(pages()[name], encoding="utf-8")
+        (root / name).write_text(current[name], encoding="utf-8")
         print(f"written {name}")
     return 0
 

@@ -10,6 +10,7 @@ from playproof_spec.certificate import Certificate
 from playproof_spec.findings import Finding, Findings
 from playproof_spec.graph import Graph
 from playproof_spec.obligation import PROVEN, Obligation
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +18,7 @@ from rich.text import Text
 # Findings of one code that are printed whole; the rest are counted (`--output json` has more of them).
 SHOWN_PER_CODE = 5
 # Longer latencies are printed in seconds.
-MS_UP_TO = 10_000
+MS_UP_TO = 1000
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 LATENCIES = (
@@ -131,7 +132,7 @@ def print_verdict(console: Console, findings: Findings) -> None:
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the table of a report: `report` is `Report.to_dict()`."""
-    table = Table()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("latency", no_wrap=True)
     for name in ("mean", "p50", "p90", "p99", "max"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -160,7 +161,7 @@ def _counts(report: Mapping[str, Any], *names: str) -> str:
 def _duration(value_ms: float | None) -> str:
     if value_ms is None:
         return "–"
-    return f"{value_ms:,.1f} ms" if value_ms < MS_UP_TO else f"{value_ms / 1000:,.1f} s"
+    return f"{value_ms:,.1f} ms" if value_ms < MS_UP_TO else f"{value_ms / 1000:,.2f} s"
 
 
 def _rate(value: float | None) -> str:
