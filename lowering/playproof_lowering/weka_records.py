@@ -414,9 +414,9 @@ class _Harvest:
         elif item.output_length == 0:
             self._counts.zero_outputs += 1
         self.entries.append(entry)
-        self._hash_ids(item, entry)
+        self._hash_ids(item, entry, bool(sound))
 
-    def _hash_ids(self, item: _Normal | _Streaming, entry: Entry) -> None:
+    def _hash_ids(self, item: _Normal | _Streaming, entry: Entry, sound: bool) -> None:
         """Take over the ids of the full blocks; all other blocks of the prompt become private."""
         full, tail = divmod(max(item.input_length, 0), self._play.block_size)
         blocks = full + (1 if tail else 0)
@@ -428,6 +428,8 @@ class _Harvest:
         self._offsets.append(self._buffer.used)
         private = blocks - min(ids, full)
         self._private.append(private)
+        if not sound:
+            return
         self._counts.private_blocks += private
         if ids == blocks > full:
             self._counts.partial_block_hashes += 1

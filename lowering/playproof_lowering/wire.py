@@ -133,9 +133,8 @@ def _byte_of(error: BaseException) -> int:
 def _syntax(data: bytes, error: BaseException) -> Problem:
     if isinstance(error, RecursionError):
         return Problem("json-too-deep", "", "the JSON is nested too deeply", shown(_text(data[:40])))
-    if isinstance(error, UnicodeDecodeError):
-        found = data[error.start : error.start + 8].hex(" ").upper()
-        return Problem("encoding-not-utf8", "", "the text is not valid UTF-8", found, "UTF-8")
+    if isinstance(error, UnicodeDecodeError) or "UTF-8" in str(error):
+        return Problem("encoding-not-utf8", "", "the text is not valid UTF-8", _bad_bytes(data), "UTF-8")
     at = _byte_of(error)
     if "trailing" in str(error):
         # The decoder counts from 1 past what it skipped; the first byte that is no space is what the author sees.
@@ -146,6 +145,14 @@ def _syntax(data: bytes, error: BaseException) -> Problem:
         return Problem("json-malformed", path, "the JSON ends too early", shown(_text(data[-40:])), "the rest of it")
     reason = str(error).removeprefix("JSON is malformed: ")
     return Problem("json-malformed", path_at(data, at), f"broken JSON: {reason}", shown(_text(data[at : at + 40])))
+
+
+def _bad_bytes(data: bytes) -> str:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return f"{data[error.start : error.start + 4].hex(' ').upper()} at byte {error.start}"
+    return ""
 
 
 def _text(data: bytes) -> str:
@@ -178,7 +185,9 @@ def path_at(data: bytes, offset: int) -> str:
             top = stack[-1]
             if isinstance(top, int):
                 stack[-1] = top + token.count(b",")
-            elif token.rstrip().endswith(b":") or b":" in token:
+            elif b"," in token:
+                stack[-1] = ""
+            elif b":" in token:
                 stack[-1] = name
     path = ""
     for part in stack:
@@ -211,7 +220,12 @@ def _structs_in(shape: Any) -> tuple[tuple[type[msgspec.Struct], ...], Any]:
 
 
 def _check_object(raw: bytes, structs: tuple[type[msgspec.Struct], ...], path: str, result: Explained) -> bytes:
-    fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    try:
+        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except DecodeErrors as error:
+        # The values are sound JSON; only a name can still be broken.
+        result.problems.append(_value(raw, error, path))
+        return raw
     struct = structs[0]
     tag_field = struct.__struct_config__.tag_field
     if tag_field is not None:
