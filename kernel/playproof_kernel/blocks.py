@@ -4,18 +4,19 @@ A copy is free, private to a request, or cached under a key (active while refere
 may have several copies; a lookup takes the one cached first. Allocation takes free copies, then evicts idle ones from
 the old end. `tests/properties/test_blocks.py` runs this pool beside a naive one.
 
-Each function takes the whole `Sim` and a worker, and writes `copies`, `block_state`, `free`, `buckets` and the
-worker's counters of that worker only.
+The functions take a `Pool`, the views of one worker's arrays, and not the whole `Sim`: they run once a block, and a
+large tuple costs more to pass than the work they do. (Nor do they name a record: Numba counts references to it, which
+costs more than all else here.)
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from playproof_spec.machines import BlockEvent, BlockState
 
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled, inlined
 from playproof_kernel.transitions import BLOCK_TABLE, advance
 
 _ALLOCATE = int(BlockEvent.ALLOCATE)
@@ -30,13 +31,13 @@ GENERATED = 1 << 62
 _NUMBER_BITS = 31
 
 
-@compiled
+@inlined
 def generated_key(node: int, number: int) -> int:
     """Return the key of block `number` of `node` when it holds a generated token: nobody else's, ever."""
     return GENERATED | (int(node) << _NUMBER_BITS) | int(number)
 
 
-@compiled
+@inlined
 def bucket_of(key: int, buckets: int) -> int:
     """Return the bucket of `key`.
 
@@ -48,13 +49,42 @@ def bucket_of(key: int, buckets: int) -> int:
     return ((mixed << 4) | (key & 15)) & (buckets - 1)
 
 
+class Pool(NamedTuple):
+    """Views of one worker's part of `Sim`; every function here writes to them alone.
+
+    Attributes
+    ----------
+    copies : records, shape (blocks + 1,); states : Int8, shape (blocks,); free : Int32, shape (blocks,)
+    buckets : Int32, shape (power of two,)
+    worker : records, shape (1,)
+        The worker's own record, for its counters of free and idle copies and of evictions.
+    """
+
+    copies: Any
+    states: Any
+    free: Any
+    buckets: Any
+    worker: Any
+
+
 @compiled
-def find(sim: Any, worker: int, key: int) -> int:
+def pool_of(sim: Any, worker: int) -> Pool:
+    """Return the pool of `worker`."""
+    return Pool(
+        sim.copies[worker],
+        sim.block_state[worker],
+        sim.free[worker],
+        sim.buckets[worker],
+        sim.workers[worker : worker + 1],
+    )
+
+
+@inlined
+def find(pool: Any, key: int) -> int:
     """Return the copy that was cached first under `key`, or NONE."""
-    copies = sim.copies[worker]
-    copy = int(sim.buckets[worker, bucket_of(key, sim.buckets.shape[1])])
-    while copy != NONE and copies[copy].key != key:
-        copy = int(copies[copy].next)
+    copy = int(pool.buckets[bucket_of(key, pool.buckets.shape[0])])
+    while copy != NONE and pool.copies[copy].key != key:
+        copy = int(pool.copies[copy].next)
     return copy
 
 
@@ -65,20 +95,20 @@ def available(sim: Any, worker: int) -> int:
     return record.free + record.idle
 
 
-@compiled
-def _unlink(copies: Any, copy: int) -> None:
-    older, newer = int(copies[copy].older), int(copies[copy].newer)
-    copies[older].newer = newer
-    copies[newer].older = older
+@inlined
+def _unlink(pool: Any, copy: int) -> None:
+    older, newer = int(pool.copies[copy].older), int(pool.copies[copy].newer)
+    pool.copies[older].newer = newer
+    pool.copies[newer].older = older
 
 
-@compiled
-def _uncache(sim: Any, worker: int, copy: int) -> None:
-    copies = sim.copies[worker]
-    bucket = bucket_of(copies[copy].key, sim.buckets.shape[1])
-    at = int(sim.buckets[worker, bucket])
+@inlined
+def _uncache(pool: Any, copy: int) -> None:
+    copies, buckets = pool.copies, pool.buckets
+    bucket = bucket_of(copies[copy].key, buckets.shape[0])
+    at = int(buckets[bucket])
     if at == copy:
-        sim.buckets[worker, bucket] = copies[copy].next
+        buckets[bucket] = copies[copy].next
     else:
         while copies[at].next != copy:
             at = int(copies[at].next)
@@ -86,73 +116,65 @@ def _uncache(sim: Any, worker: int, copy: int) -> None:
     copies[copy].next = NONE
 
 
-@compiled
-def allocate(sim: Any, worker: int) -> int:
+@inlined
+def allocate(pool: Any) -> int:
     """Return a private copy with one reference; the caller has made sure that one is available."""
-    record = sim.workers[worker]
-    copies = sim.copies[worker]
-    if record.free == 0:
-        sentinel = copies.shape[0] - 1
-        victim = int(copies[sentinel].newer)
-        _unlink(copies, victim)
-        _uncache(sim, worker, victim)
-        advance(BLOCK_TABLE, sim.block_state[worker], victim, _EVICT)
-        record.idle -= 1
-        record.evictions += 1
-        copy = victim
+    if pool.worker[0].free > 0:
+        pool.worker[0].free -= 1
+        copy = int(pool.free[pool.worker[0].free])
     else:
-        record.free -= 1
-        copy = int(sim.free[worker, record.free])
-    advance(BLOCK_TABLE, sim.block_state[worker], copy, _ALLOCATE)
-    copies[copy].refs = 1
+        copy = int(pool.copies[pool.copies.shape[0] - 1].newer)
+        _unlink(pool, copy)
+        _uncache(pool, copy)
+        advance(BLOCK_TABLE, pool.states, copy, _EVICT)
+        pool.worker[0].idle -= 1
+        pool.worker[0].evictions += 1
+    advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
+    pool.copies[copy].refs = 1
     return copy
 
 
-@compiled
-def reuse(sim: Any, worker: int, copy: int) -> None:
+@inlined
+def reuse(pool: Any, copy: int) -> None:
     """Add a reference to a cached copy, taking it off the idle list if it was there."""
-    copies = sim.copies[worker]
-    if copies[copy].refs == 0:
-        _unlink(copies, copy)
-        sim.workers[worker].idle -= 1
-        advance(BLOCK_TABLE, sim.block_state[worker], copy, _REUSE)
-    copies[copy].refs += 1
+    if pool.copies[copy].refs == 0:
+        _unlink(pool, copy)
+        pool.worker[0].idle -= 1
+        advance(BLOCK_TABLE, pool.states, copy, _REUSE)
+    pool.copies[copy].refs += 1
 
 
-@compiled
-def fill(sim: Any, worker: int, copy: int, key: int) -> None:
+@inlined
+def fill(pool: Any, copy: int, key: int) -> None:
     """Cache a private copy that is now full under `key`, behind earlier copies of the same key."""
-    copies = sim.copies[worker]
-    advance(BLOCK_TABLE, sim.block_state[worker], copy, _FILL)
+    copies, buckets = pool.copies, pool.buckets
+    advance(BLOCK_TABLE, pool.states, copy, _FILL)
     copies[copy].key = key
     copies[copy].next = NONE
-    bucket = bucket_of(key, sim.buckets.shape[1])
-    at = int(sim.buckets[worker, bucket])
+    bucket = bucket_of(key, buckets.shape[0])
+    at = int(buckets[bucket])
     if at == NONE:
-        sim.buckets[worker, bucket] = copy
+        buckets[bucket] = copy
     else:
         while copies[at].next != NONE:
             at = int(copies[at].next)
         copies[at].next = copy
 
 
-@compiled
-def release(sim: Any, worker: int, copy: int) -> None:
+@inlined
+def release(pool: Any, copy: int) -> None:
     """Drop one reference: the last one makes a cached copy idle and most recent, and frees a private one."""
-    copies = sim.copies[worker]
-    copies[copy].refs -= 1
-    if copies[copy].refs > 0:
-        return
-    advance(BLOCK_TABLE, sim.block_state[worker], copy, _RELEASE)
-    record = sim.workers[worker]
-    if sim.block_state[worker, copy] == _IDLE:
-        sentinel = copies.shape[0] - 1
-        newest = int(copies[sentinel].older)
-        copies[newest].newer = copy
-        copies[copy].older = newest
-        copies[copy].newer = sentinel
-        copies[sentinel].older = copy
-        record.idle += 1
-    else:
-        sim.free[worker, record.free] = copy
-        record.free += 1
+    pool.copies[copy].refs -= 1
+    if pool.copies[copy].refs == 0:
+        advance(BLOCK_TABLE, pool.states, copy, _RELEASE)
+        if pool.states[copy] == _IDLE:
+            sentinel = pool.copies.shape[0] - 1
+            newest = int(pool.copies[sentinel].older)
+            pool.copies[newest].newer = copy
+            pool.copies[copy].older = newest
+            pool.copies[copy].newer = sentinel
+            pool.copies[sentinel].older = copy
+            pool.worker[0].idle += 1
+        else:
+            pool.free[pool.worker[0].free] = copy
+            pool.worker[0].free += 1

@@ -38,6 +38,11 @@ def compiled(function: Function) -> Function:
     return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
 
 
+def inlined(function: Function) -> Function:
+    """Compile `function` into each of its callers: for what runs once a block, where a call costs more than the work."""
+    return cast(Function, numba.njit(nogil=True, error_model="numpy", inline="always")(function))
+
+
 def compiled_entry(function: Function) -> Function:
     """Compile `function`, which Python calls, and keep its machine code, callees included, for the next process."""
     # The setting is read while a function is decorated; other users of Numba in this process keep theirs.

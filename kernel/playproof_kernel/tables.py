@@ -58,8 +58,11 @@ def extend(sim: Any, worker: int, node: int, tokens: int) -> None:
     live = sim.live[node]
     size = sim.config[0].block_size
     needed = (tokens + size - 1) // size
+    if live.table_len >= needed:
+        return
+    pool = blocks.pool_of(sim, worker)
     while live.table_len < needed:
-        sim.arena[live.table_begin + live.table_len] = blocks.allocate(sim, worker)
+        sim.arena[live.table_begin + live.table_len] = blocks.allocate(pool)
         live.table_len += 1
 
 
@@ -74,6 +77,7 @@ def cache_full_blocks(sim: Any, worker: int, node: int) -> None:
     if live.filled >= full:
         return
     static = sim.static[node]
+    pool = blocks.pool_of(sim, worker)
     # Walk the runs of prompt keys to the first block not cached yet, then one key a block.
     number = 0
     for run in range(static.key_begin, static.key_end):
@@ -81,12 +85,12 @@ def cache_full_blocks(sim: Any, worker: int, node: int) -> None:
         upto = min(number + keys.count, full)
         for block in range(max(number, live.filled), upto):
             key = keys.first + (block - number) * config.key_stride
-            blocks.fill(sim, worker, sim.arena[live.table_begin + block], key)
+            blocks.fill(pool, sim.arena[live.table_begin + block], key)
         number += keys.count
         if number >= full:
             break
     for block in range(max(number, live.filled), full):
-        blocks.fill(sim, worker, sim.arena[live.table_begin + block], blocks.generated_key(node, block))
+        blocks.fill(pool, sim.arena[live.table_begin + block], blocks.generated_key(node, block))
     live.filled = full
 
 
@@ -94,8 +98,9 @@ def cache_full_blocks(sim: Any, worker: int, node: int) -> None:
 def release_all(sim: Any, worker: int, node: int) -> None:
     """Release every copy of `node`, last block first, so that a prompt's tail is evicted before its head."""
     live = sim.live[node]
+    pool = blocks.pool_of(sim, worker)
     for i in range(live.table_len - 1, -1, -1):
-        blocks.release(sim, worker, sim.arena[live.table_begin + i])
+        blocks.release(pool, sim.arena[live.table_begin + i])
     live.table_len = 0
     live.filled = 0
     live.computed = 0
@@ -112,28 +117,28 @@ def cached_prefix(sim: Any, worker: int, node: int, most: int) -> tuple[int, int
     """
     config = sim.config[0]
     static = sim.static[node]
-    copies = sim.copies[worker]
+    pool = blocks.pool_of(sim, worker)
     hits, active, number = 0, 0, 0
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
         for i in range(min(keys.count, most - number)):
-            copy = blocks.find(sim, worker, keys.first + i * config.key_stride)
+            copy = blocks.find(pool, keys.first + i * config.key_stride)
             if copy == NONE:
                 return hits, active
             sim.found[hits] = copy
             hits += 1
-            if copies[copy].refs > 0:
+            if pool.copies[copy].refs > 0:
                 active += 1
         number += keys.count
         if number >= most:
             return hits, active
     # Blocks that the request itself filled with its output before it was preempted.
     for block in range(number, most):
-        copy = blocks.find(sim, worker, blocks.generated_key(node, block))
+        copy = blocks.find(pool, blocks.generated_key(node, block))
         if copy == NONE:
             break
         sim.found[hits] = copy
         hits += 1
-        if copies[copy].refs > 0:
+        if pool.copies[copy].refs > 0:
             active += 1
     return hits, active

@@ -194,8 +194,9 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
         _pop_waiting(sim, worker)
         live.table_begin = run.arena
         run.arena += static.table_size
+        pool = blocks.pool_of(sim, worker)
         for i in range(hits):
-            blocks.reuse(sim, worker, sim.found[i])
+            blocks.reuse(pool, sim.found[i])
             sim.arena[live.table_begin + i] = sim.found[i]
         live.table_len = hits
         live.filled = hits
