@@ -36,7 +36,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __str__(self) -> str:
         place = self.file + (f":{self.line}" if self.line else "")
-        return " ".join(part for part in (place, self.field, " → ".join(self.ids)) if part)
+        return printable(" ".join(part for part in (place, self.field, " → ".join(self.ids)) if part))
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,10 +59,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 MAX_SHOWN = 120
 
 
+def printable(text: str) -> str:
+    """Return `text` on one line; what a terminal would act upon is escaped, for it may come from a foreign file."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def shown(value: object) -> str:
     """Return `value` as it goes into a finding: one line, bounded."""
-    text = value if isinstance(value, str) else repr(value)
-    text = text.encode("unicode_escape", "backslashreplace").decode("ascii") if not text.isprintable() else text
+    text = printable(value if isinstance(value, str) else repr(value))
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
 
 
@@ -88,7 +94,7 @@ def finding(
     return Finding(
         code=code,
         severity=severity or kind.severity,
-        message=message,
+        message=printable(message),
         where=where or Where(),
         found=shown(found),
         wanted=wanted,

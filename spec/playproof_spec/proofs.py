@@ -45,10 +45,12 @@ WORK_MAX = 20_000_000
 # z3 takes time quadratic in a shape's size: 0.1 s at 300 nodes, 5 s at 1,600; and a few milliseconds at least. Larger
 # shapes, and what exceeds the budget of a corpus (some 4 s), are shown by induction along the order instead.
 SHAPE_NODES_MAX = 300
-SHAPE_COST = 2_000
+SHAPE_COST = 6_000
 CORPUS_COST_MAX = 3_000_000
 # A core is searched among the ancestors of a request, if they are few, else along the path that decides.
 CORE_NODES_MAX = 200
+# A path from which nothing can be left out needs no solver to say so; beyond this length none is asked.
+CORE_EDGES_MAX = 500
 CORE_EDGES_NAMED = 8
 
 
@@ -467,8 +469,9 @@ def prove_joins(
     first_late: dict[int, int] = {}
     for node in late[np.argsort(topology.position[late])].tolist():
         first_late.setdefault(int(graph.node_play[node]), node)
-    for node in first_late.values():
+    for node in list(first_late.values())[: findings.limit_per_code]:
         findings.add(_blame_times(graph, topology, node, cause))
+    findings.add_count("join-unsatisfiable", len(first_late) - findings.limit_per_code)
     verdict = FAILED if first_late or not _is_run(graph, topology, dispatch) else outcome.verdict()
     words = "a run exists in which all requests complete, for all finite delays and floors"
     how = outcome.how(words) + "; the earliest run of these times was checked edge by edge"
@@ -506,9 +509,14 @@ def _core(graph: Graph, topology: Topology, edges: Sequence[int], late: int | No
         lines.append(f"(declare-const use-e{k} Bool)(assert (=> use-e{k} (<= (+ d{source} {step_ns}) d{target})))")
     if late is not None:
         lines.append(f"(assert (<= d{late} {HORIZON_NS}))")
-    answer = Prover().ask("\n".join(lines), want_core=True)
-    # Should z3 give up on the core, the whole set is still to blame, if not the least.
+    answer = Prover().ask("\n".join(lines), want_core=True) if len(edges) <= CORE_EDGES_MAX else Answer("unknown")
+    # Without an answer the whole set is to blame, if not always the least.
     return [text for name, text in named.items() if name in answer.core or not answer.core]
+
+
+def _named(core: Sequence[str]) -> str:
+    rest = len(core) - CORE_EDGES_NAMED
+    return "; ".join(core[:CORE_EDGES_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
 
 
 def _blame_structure(graph: Graph, topology: Topology, play: int) -> Finding:
@@ -517,7 +525,7 @@ def _blame_structure(graph: Graph, topology: Topology, play: int) -> Finding:
     first = int(graph.plays[play].nodes[0])
     return finding(
         "join-unsatisfiable",
-        f"no run completes play {graph.plays[play].play_id}: together these have no solution: {'; '.join(core)}",
+        f"no run completes play {graph.plays[play].play_id}: together these have no solution: {_named(core)}",
         where=place(graph, first, "dependencies", (graph.plays[play].play_id,)),
         found=f"{len(core)} edges that contradict each other",
         wanted="a time for every request at which all its edges have fired",
@@ -532,12 +540,9 @@ def _blame_times(graph: Graph, topology: Topology, node: int, cause: Int64) -> F
     if edges is None:
         edges, node = _deciding_window(graph, topology, node, cause)
     core = _core(graph, topology, edges, late=node)
-    shown = "; ".join(core[:CORE_EDGES_NAMED])
-    rest = len(core) - CORE_EDGES_NAMED
     return finding(
         "join-unsatisfiable",
-        f"even with instant service this request starts after the end of the clock; to blame are: {shown}"
-        + (f"; and {rest} more" if rest > 0 else ""),
+        f"even with instant service this request starts after the end of the clock; to blame are: {_named(core)}",
         where=place(graph, node, "dependencies"),
         found=f"{len(core)} floors and edges that add up to more",
         wanted=f"a start within {ns_to_ms(HORIZON_NS):.0f} ms",

@@ -103,20 +103,25 @@ def _check_ids(graph: Graph, findings: Findings) -> None:
     for node, request_id in enumerate(graph.request_ids):
         if request_id in twice:
             members.setdefault(request_id, []).append(node)
+    again: list[int] = []
+    first_of: dict[int, int] = {}
     for nodes_of_id in members.values():
         nodes = np.array(nodes_of_id)
-        ordered = nodes[in_reading_order(graph, nodes)]
-        first = place(graph, int(ordered[0]))
-        for node in ordered[1:]:
-            findings.add(
-                finding(
-                    "id-duplicate",
-                    f"request_id is used before, at {first.file}" + (f":{first.line}" if first.line else ""),
-                    where=place(graph, int(node), "request_id"),
-                    found=graph.request_ids[node],
-                    wanted="an id of its own",
-                )
-            )
+        first, *others = nodes[in_reading_order(graph, nodes)].tolist()
+        again += others
+        first_of |= dict.fromkeys(others, first)
+
+    def duplicate(k: int) -> Finding:
+        before = place(graph, first_of[again[k]])
+        return finding(
+            "id-duplicate",
+            f"request_id is used before, at {before.file}" + (f":{before.line}" if before.line else ""),
+            where=place(graph, again[k], "request_id"),
+            found=graph.request_ids[again[k]],
+            wanted="an id of its own",
+        )
+
+    _report(graph, findings, "id-duplicate", np.array(again), duplicate)
 
 
 def _check_ordinals(graph: Graph, findings: Findings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from playproof_spec import proofs
 from playproof_spec.certificate import ProvenGraph, examine, prove
 from playproof_spec.digest import format_float, format_hash_ids
 from playproof_spec.findings import Findings, InvalidInput
 from playproof_spec.graph import Graph
+from playproof_spec.machine_proofs import prove_counters
+from playproof_spec.machines import LANE, NODE, PLAY, Machine, NodeEvent, NodeState, PlayEvent, PlayState, Rule
 from playproof_spec.proofs import Lifecycle
 from playproof_spec.reduction import Shape, distinct_shapes, reduce_plays
 from playproof_spec.sketch import compress_hash_ids, sketch
@@ -154,7 +157,6 @@ LIVES = [
 
 
 @pytest.mark.parametrize("life", LIVES, ids=str)
-@settings(max_examples=15)
 @given(rows=plays(nodes_max=4, acyclic=False))
 def test_failure_question_equals_enumeration(life: Lifecycle, rows: Rows) -> None:
     graph = sketch(rows)
@@ -167,6 +169,91 @@ def test_failure_question_equals_enumeration(life: Lifecycle, rows: Rows) -> Non
         for fails in itertools.product((False, True), repeat=size)
     )
     assert proofs.Prover().ask(proofs.failure_question(item.shape, life)).verdict == ("sat" if breach else "unsat")
+
+
+# ------------------------------------------------------------------------------------------ M4 against enumeration
+
+PLAY_IS: dict[str, tuple[PlayState, ...]] = {
+    "all_edges_fired": (PlayState.ACTIVE,),
+    "due": (PlayState.ACTIVE,),
+    "play_failed": (PlayState.FAILING, PlayState.FAILED),
+    "play_closing": (PlayState.CLOSING, PlayState.INCOMPLETE),
+    "before_cut": (PlayState.PENDING,),
+}
+
+
+def allowed(guard: str, play: PlayState, nodes: tuple[NodeState, ...]) -> bool:
+    if guard == "all_completed":
+        return all(state in (NodeState.COMPLETED, NodeState.HISTORICAL) for state in nodes)
+    if guard == "nothing_in_flight":
+        return NodeState.DISPATCHED not in nodes
+    return play in PLAY_IS.get(guard, tuple(PlayState))
+
+
+def plain_search_finds_a_breach(node: Machine, play: Machine, size: int) -> bool:
+    """Walk through every reachable state of a play of `size` nodes without edges; look for a breach of M4."""
+    failures = (NodeState.FAILED, NodeState.CANCELED)
+    start = (PlayState(play.initial), (NodeState(node.initial),) * size)
+    seen, stack = {start}, [start]
+    while stack:
+        state, nodes = stack.pop()
+        failed = any(s in failures for s in nodes)
+        over = state in play.terminal and all(s in node.terminal for s in nodes)
+        if state in play.terminal and NodeState.DISPATCHED in nodes:
+            return True
+        if state == PlayState.COMPLETED and not allowed("all_completed", state, nodes):
+            return True
+        successors, goes_on = [], False
+        for place, at in enumerate(nodes):
+            for event, rule in node.table[at].items():
+                if not allowed(rule.guard, state, nodes):
+                    continue
+                if rule.to in (NodeState.READY, NodeState.DISPATCHED) and failed:
+                    return True
+                after = state
+                if at == NodeState.DISPATCHED and event != NodeEvent.COMPLETE:
+                    raised = play.table[state].get(PlayEvent.NODE_FAILED)
+                    after = PlayState(raised.to) if raised else state
+                successors.append((after, (*nodes[:place], NodeState(rule.to), *nodes[place + 1 :])))
+                goes_on |= event != NodeEvent.CUT
+        for event, rule in play.table[state].items():
+            if event != PlayEvent.NODE_FAILED and allowed(rule.guard, state, nodes):
+                successors.append((PlayState(rule.to), nodes))
+                goes_on |= event != PlayEvent.DEADLINE
+        if not over and not goes_on:
+            return True
+        for successor in successors:
+            if successor not in seen:
+                seen.add(successor)
+                stack.append(successor)
+    return False
+
+
+@st.composite
+def mutated_tables(draw: st.DrawFn) -> tuple[Machine, Machine]:
+    """The node and play tables with one entry taken out, led elsewhere, added, or guarded otherwise."""
+    machine = draw(st.sampled_from([NODE, PLAY]))
+    state = draw(st.sampled_from(list(machine.states)))
+    event = draw(st.sampled_from(list(machine.events)))
+    row = dict(machine.table[state])
+    row.pop(event, None)
+    if draw(st.booleans()):
+        guard = draw(st.sampled_from(["", "all_completed", "nothing_in_flight", *PLAY_IS]))
+        row[event] = Rule(draw(st.sampled_from(list(machine.states))), guard)
+    changed = dataclasses.replace(machine, table={**machine.table, state: row})
+    return (changed, PLAY) if machine is NODE else (NODE, changed)
+
+
+def test_plain_search_finds_no_breach_in_our_tables() -> None:
+    assert not any(plain_search_finds_a_breach(NODE, PLAY, size) for size in (1, 2, 3))
+
+
+@given(mutated_tables())
+def test_what_plain_search_finds_broken_is_not_proven(tables: tuple[Machine, Machine]) -> None:
+    node, play = tables
+    if any(plain_search_finds_a_breach(node, play, size) for size in (1, 2)):
+        verdict = prove_counters({"node": node, "play": play, "lane": LANE})
+        assert verdict.verdict == "failed", verdict.how
 
 
 # ------------------------------------------------------------------------------------------------- times and circles
@@ -252,7 +339,6 @@ def broken_corpora(draw: st.DrawFn) -> Graph:
     )
 
 
-@settings(max_examples=200)
 @given(broken_corpora())
 def test_nonsense_gives_findings_and_never_a_traceback(graph: Graph) -> None:
     findings = Findings()
