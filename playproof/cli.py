@@ -48,7 +48,6 @@ from playproof.sarif import to_sarif
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
 EXIT_OURS = 70
-EXIT_INTERRUPTED = 130
 
 # Shorter work needs no progress.
 PROGRESS_AFTER_S = 1.0
@@ -100,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
     except InvalidInput as refused:
         print_findings(err, refused.findings)
-        print_verdict(err, refused.findings)
+        print_verdict(err, refused.findings, "refused")
         return EXIT_FINDINGS
     except BrokenPipeError:
         # Whoever read our output has seen enough. What is still buffered must not complain at exit.

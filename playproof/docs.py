@@ -40,7 +40,8 @@ def _rerun(block: re.Match[str], root: Path) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), _folder(root):
         run_command(shlex.split(block["arguments"]))
-    output = printed.getvalue()
+    # Tables are padded with spaces that editors would strip.
+    output = re.sub(r" +$", "", printed.getvalue(), flags=re.MULTILINE)
     before = WALL.search(block["output"])
     if before is not None:
         output = WALL.sub(before[0], output)

@@ -12,9 +12,10 @@ from playproof_spec.units import HORIZON_MS
 
 from playproof.deployment import Deployment, FixedTiming, Load
 
-# The dearest pass of the polynomial model that a pool of any size can ask for per computed token, rounded up; only the
-# clock's horizon is checked with it.
-POLYNOMIAL_MS_PER_TOKEN = 1.0e3
+# Bounds on the polynomial timing model (docs/configuration.md): its constant parts, and its slope at a given batch.
+POLYNOMIAL_PASS_MS = 16.51 + 34.1
+POLYNOMIAL_MS_PER_TOKEN = 0.0152
+POLYNOMIAL_MS_PER_TOKEN_SQUARED = 4.21e-7
 
 
 def fit(graph: Graph, deployment: Deployment, load: Load) -> Findings:
@@ -57,22 +58,27 @@ def _never_fits(graph: Graph, deployment: Deployment, findings: Findings) -> Non
 
 def _clock(graph: Graph, deployment: Deployment, load: Load, findings: Findings) -> None:
     """Compare an upper bound of the run's end with the horizon: all floors, delays and passes one after another."""
-    floors = math.fsum(
-        float(graph.not_before_ms[play.nodes].max() - graph.not_before_ms[play.nodes].min())
-        for play in graph.plays
-        if len(play.nodes)
-    )
+    floors = math.fsum(float(np.ptp(graph.not_before_ms[play.nodes])) for play in graph.plays if len(play.nodes))
     latest = float(graph.not_before_ms.max(initial=0.0))
     authored = (latest + floors + math.fsum(graph.edge_delay_ms.tolist())) / load.speedup
-    timing = deployment.timing
-    tokens = int(graph.output_length.sum()) + int(graph.input_length.sum())
-    if isinstance(timing, FixedTiming):
-        # A chunk has at least one token, and a pass serves at least one chunk or yields one token.
-        chunks = int((-(-graph.input_length // deployment.max_batched_tokens)).sum()) + graph.node_count
-        served = (chunks + int(graph.output_length.sum())) * (timing.prefill_ms + timing.decode_ms)
-    else:
-        served = tokens * POLYNOMIAL_MS_PER_TOKEN
+    served = _passes_ms(graph, deployment)
     if authored + served >= HORIZON_MS:
         found = f"up to {authored:.3g} ms of floors and delays and {served:.3g} ms of passes"
         message = "the replay could run past the end of the clock"
         findings.add(finding("clock-horizon", message, found=found, wanted=f"less than {HORIZON_MS:.3g} ms in all"))
+
+
+def _passes_ms(graph: Graph, deployment: Deployment) -> float:
+    """Return what all passes can cost at most, as long as nothing is preempted.
+
+    Every pass uses up its token budget, ends a prompt, or generates a token.
+    """
+    budget = deployment.max_batched_tokens
+    prompts = int(graph.input_length.sum())
+    passes = prompts / budget + graph.node_count + int(graph.output_length.sum())
+    timing = deployment.timing
+    if isinstance(timing, FixedTiming):
+        return passes * (timing.prefill_ms + timing.decode_ms)
+    batch = min(budget, prompts)
+    per_token = POLYNOMIAL_MS_PER_TOKEN + POLYNOMIAL_MS_PER_TOKEN_SQUARED * batch
+    return passes * POLYNOMIAL_PASS_MS + prompts * per_token

@@ -124,10 +124,10 @@ def print_obligations(console: Console, obligations: Iterable[Obligation]) -> No
         )
 
 
-def print_verdict(console: Console, findings: Findings) -> None:
-    """Print the counts of a refused trace."""
+def print_verdict(console: Console, findings: Findings, verdict: str = "not proven") -> None:
+    """Print the counts of a refused trace or configuration."""
     counts = f"{counted(findings.errors, 'error')}, {counted(findings.warnings, 'warning')}"
-    console.print(Text.assemble(("not proven", "bold red"), f": {counts}"))
+    console.print(Text.assemble((verdict, "bold red"), f": {counts}"))
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import playproof_kernel
 import pytest
 from playproof_spec.catalogue import CATALOGUE
 from playproof_spec.machines import MACHINES
+from rich.console import Console
 
+from playproof import cli
 from playproof.api import load
 from playproof.cli import main
 from playproof.report import Report
@@ -280,6 +283,26 @@ def test_nothing_is_written_when_writing_fails(said: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(Report, "request_dicts", broken)
     assert said("replay", WEKA, "--out", str(tmp_path), "--per-request")[0] == 70
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_progress_is_shown_to_a_terminal_only(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "PROGRESS_AFTER_S", 0.0)
+    assert said("replay", WEKA, "--json")[2] == ""
+    screen = io.StringIO()
+    monkeypatch.setattr(cli, "err", Console(file=screen, force_terminal=True, width=80))
+    code, out, _ = said("replay", WEKA, "--json")
+    assert code == 0
+    assert json.loads(out)["completed_trajectories"] == 5
+    assert "reading and proving" in screen.getvalue()
+    assert "replaying" in screen.getvalue() or "compiling" in screen.getvalue()
+
+
+def test_short_work_needs_no_progress(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "PROGRESS_AFTER_S", 60.0)
+    screen = io.StringIO()
+    monkeypatch.setattr(cli, "err", Console(file=screen, force_terminal=True, width=80))
+    assert said("validate", WEKA)[0] == 0
+    assert screen.getvalue() == ""
 
 
 def test_as_a_process_of_its_own(tmp_path: Path) -> None:
