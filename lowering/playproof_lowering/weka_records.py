@@ -418,7 +418,7 @@ class _Harvest:
 
     def _hash_ids(self, item: _Normal | _Streaming, entry: Entry, sound: bool) -> None:
         """Take over the ids of the full blocks; all other blocks of the prompt become private."""
-        full, tail = divmod(max(item.input_length, 0), self._play.block_size)
+        full, tail = divmod(min(max(item.input_length, 0), MAX_TOKENS), self._play.block_size)
         blocks = full + (1 if tail else 0)
         ids = 0
         if item.hash_ids is not _NO_HASHES:

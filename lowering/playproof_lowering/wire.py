@@ -299,7 +299,9 @@ def report(findings: Findings, problems: Iterable[Problem], where: Where, prefix
             finding(
                 problem.code,
                 problem.message,
-                where=Where(file=where.file, line=where.line, field=_joined(prefix, problem.path), ids=where.ids),
+                where=Where(
+                    file=where.file, line=where.line, field=shown(_joined(prefix, problem.path)), ids=where.ids
+                ),
                 found=problem.found,
                 wanted=problem.wanted,
             )
@@ -340,7 +342,7 @@ class UnknownFields:
         """Count the fields of one record."""
         for path, name, close in unknown:
             kind = re.sub(r"\[\d+\]", "[]", path)
-            first = Where(file=where.file, line=where.line, field=_joined(path, name), ids=where.ids)
+            first = Where(file=where.file, line=where.line, field=shown(_joined(path, name)), ids=where.ids)
             known, close, count = self._seen.get((kind, name), (first, close, 0))
             self._seen[kind, name] = (known, close, count + 1)
 
