@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 import typer
 from playproof_spec import diagrams
-from playproof_spec.findings import InvalidInput, Severity
+from playproof_spec.findings import Findings, InvalidInput, Severity
 from playproof_spec.machines import MACHINES
 from playproof_spec.obligation import PROVEN
 from rich.console import Console
@@ -48,6 +48,8 @@ from playproof.sarif import to_sarif
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
 EXIT_OURS = 70
+
+UNREADABLE = frozenset({"path-missing", "file-unreadable"})
 
 # Shorter work needs no progress.
 PROGRESS_AFTER_S = 1.0
@@ -170,7 +172,7 @@ def validate(
     else:
         _print_json(to_sarif(result.findings))
     if not result.ok:
-        raise typer.Exit(EXIT_FINDINGS)
+        raise typer.Exit(_refusal(result.findings))
 
 
 def _print_validation(result: api.Validation) -> None:
@@ -212,12 +214,13 @@ def lower(
     reading = _reading(None, format, nested_timestamp_basis, subagent_marker, block_size)
     with _patience("reading and proving"):
         result = api.validate(paths, **reading)
-        print_findings(err, result.findings)
-        if result.proven is None:
-            print_verdict(err, result.findings)
-            raise typer.Exit(EXIT_FINDINGS)
-        write_v2(result.proven.graph, out_file)
+    print_findings(err, result.findings)
+    if result.proven is None:
+        print_verdict(err, result.findings)
+        raise typer.Exit(_refusal(result.findings))
     graph = result.proven.graph
+    with _patience("writing"):
+        write_v2(graph, out_file)
     plays, requests = counted(len(graph.plays), "play"), counted(graph.node_count, "request")
     out.print(f"written {out_file}: {plays}, {requests}", markup=False)
 
@@ -248,7 +251,7 @@ def replay(
     if result.proven is None:
         print_findings(err, result.findings)
         print_verdict(err, result.findings)
-        raise typer.Exit(EXIT_FINDINGS)
+        raise typer.Exit(_refusal(result.findings))
     with _replay_progress() as progress:
         report = api.replay(
             result.proven,
@@ -293,6 +296,11 @@ def _prove_machines() -> None:
     print_obligations(out, obligations)
     if any(obligation.verdict != PROVEN for obligation in obligations):
         raise typer.Exit(EXIT_OURS)
+
+
+def _refusal(findings: Findings) -> int:
+    """Return the exit code of a refused trace: 2 when a file of it could not be read at all."""
+    return EXIT_USAGE if UNREADABLE & findings.counts.keys() else EXIT_FINDINGS
 
 
 def _configuration(config: Path | None, settings: Sequence[str]) -> Configuration:

@@ -272,7 +272,7 @@ class Report:
             "deployment": self.deployment.to_dict(),
             "load": self.load.to_dict(),
             "digests": {
-                "input": graph.source.digest,
+                "input": graph.facts.get("input_digest", graph.source.digest),
                 "graph": certificate.graph_digest,
                 "tables": certificate.tables_digest,
                 "configuration": configuration_digest(self.deployment, self.load),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -212,6 +214,24 @@ def test_refusals(
     assert message in out + err
     assert "Traceback" not in out + err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_read_is_no_bad_input(said: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_bytes(Path(V2).read_bytes())
+    opened = os.open
+
+    def denied(path: Any, *arguments: Any, **options: Any) -> int:
+        if str(path).endswith("t.jsonl"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
+
+    # Permissions do not stop the superuser, whom containers run tests as.
+    monkeypatch.setattr(os, "open", denied)
+    code, out, err = said("validate", str(tmp_path))
+    assert code == 2
+    assert "Permission denied" in out + err
+    assert "Traceback" not in out + err
 
 
 # lower --------------------------------------------------------------------------------------------------------------
