@@ -30,6 +30,7 @@ from playproof.deployment import (
     PolynomialTiming,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 WORKER = "engine.workers.aggregated"
 PLAIN: dict[str, Any] = msgspec.yaml.decode(DEFAULT_CONFIGURATION)
 
@@ -372,3 +373,35 @@ def test_any_value_anywhere_is_accepted_or_refused_with_findings(field: str, val
 @given(st.binary(max_size=60))
 def test_any_bytes_are_accepted_or_refused_with_findings(data: bytes) -> None:
     assert refused(data)
+
+
+PIECES = (
+    b"{",
+    b"}",
+    b"[",
+    b"*a",
+    b"&a ",
+    b"!!",
+    b"\n",
+    b": ",
+    b"- ",
+    b"<<: ",
+    b"? ",
+    b"|",
+    b"\x00",
+    b"1e999",
+    b".nan",
+    b"#",
+    b"---\n",
+)
+EXAMPLE = (ROOT / "examples" / "deployment.yaml").read_bytes()
+
+
+@given(st.lists(st.tuples(st.integers(0, len(EXAMPLE)), st.integers(0, 20), st.sampled_from(PIECES)), max_size=5))
+def test_a_mutated_file_is_accepted_or_refused_with_findings(edits: list[tuple[int, int, bytes]]) -> None:
+    data = EXAMPLE
+    for place, cut, piece in edits:
+        data = data[:place] + piece + data[place + cut :]
+    # Any other exception fails the test.
+    with contextlib.suppress(InvalidDeployment):
+        parse_configuration(data)
