@@ -150,7 +150,7 @@ class Readings:
 
 
 def _brief(evidence: Evidence) -> str:
-    return f"{evidence.contradictions} contradictions ({evidence.child_follows_owner} start right behind their owner)"
+    return f"{evidence.contradictions} contradicted ({evidence.child_follows_owner} start right behind their owner)"
 
 
 def _figures(evidence: Evidence) -> dict[str, object]:
@@ -190,13 +190,16 @@ def choose_readings(
     if marker != "auto":
         chosen_marker = marker
     if agents and "auto" in (basis, marker):
+        evidence = (
+            f", markers of blocking subagents mean {chosen_marker}; over {len(blocking)} of them, spawn has "
+            f"{_brief(spawn)}, completion {_brief(completion)}"
+        )
         findings.add(
             finding(
                 "reading-chosen",
-                f"nested times are {chosen_basis}, markers of blocking subagents mean {chosen_marker}; over "
-                f"{len(blocking)} of them, spawn has {_brief(spawn)}, completion {_brief(completion)}",
+                f"nested times are {chosen_basis}" + (evidence if blocking else ""),
                 where=agents[0][0].at(agents[0][1].path),
-                found=f"{chosen_basis}, {chosen_marker}",
+                found=f"{chosen_basis}, {chosen_marker}" if blocking else chosen_basis,
             )
         )
     return Readings(

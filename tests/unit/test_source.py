@@ -1,0 +1,168 @@
+"""Source files: order, identity, compression, and what is refused (the refusals are in test_bad_input)."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+import zstandard
+from blake3 import blake3
+from playproof_lowering.identity import namespace
+from playproof_lowering.source import Reading, SourceError, SourceFile, collect
+from playproof_spec.findings import Findings
+
+
+def listed(*paths: Path) -> tuple[list[SourceFile], int, Findings]:
+    findings = Findings()
+    files, ignored = collect(paths, findings)
+    return files, ignored, findings
+
+
+def touched(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"{}")
+
+
+def test_a_folder_is_walked_in_the_order_of_relative_paths(tmp_path: Path) -> None:
+    touched(tmp_path, "b/z.json", "b.json", "a/x.jsonl", "a/y.jsonl.gz", "a.JSON", "é.json.zst", "notes.txt", "a/z.gz")
+    files, ignored, findings = listed(tmp_path)
+    assert [file.relative for file in files] == [
+        "a.JSON",
+        "a/x.jsonl",
+        "a/y.jsonl.gz",
+        "b.json",
+        "b/z.json",
+        "é.json.zst",
+    ]
+    assert ignored == 2
+    assert not findings.errors
+    assert [file.lines for file in files] == [False, True, True, False, False, False]
+    assert [file.compression for file in files] == ["", "", "gz", "", "", "zst"]
+    assert files[1].shown == f"{tmp_path}/a/x.jsonl"
+
+
+def test_the_order_of_the_paths_given_changes_nothing(tmp_path: Path) -> None:
+    touched(tmp_path, "one/b.json", "two/a.json", "c.json")
+    paths = [tmp_path / "one", tmp_path / "two", tmp_path / "c.json"]
+    there, _, _ = listed(*paths)
+    back, _, _ = listed(*reversed(paths))
+    assert there == back
+    assert [file.relative for file in there] == ["a.json", "b.json", "c.json"]
+
+
+def test_ids_do_not_depend_on_where_the_corpus_lies(tmp_path: Path) -> None:
+    touched(tmp_path, "here/team/trace.json", "elsewhere/deep/team/trace.json")
+    one, _, _ = listed(tmp_path / "here")
+    other, _, _ = listed(tmp_path / "elsewhere" / "deep")
+    assert namespace(one[0]) == namespace(other[0]) == "team/trace"
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "wanted"),
+    [
+        ("a.json", 0, "a"),
+        ("a.jsonl.gz", 3, "a:3"),
+        ("x/a.JSON.ZST", 0, "x/a"),
+        (".json", 0, ".json"),
+        ("a.b", 2, "a.b:2"),
+    ],
+)
+def test_namespace(tmp_path: Path, name: str, line: int, wanted: str) -> None:
+    touched(tmp_path, name)
+    files, _, _ = listed(tmp_path / name)
+    relative = SourceFile(**{field: getattr(files[0], field) for field in SourceFile.__slots__} | {"relative": name})
+    assert namespace(relative, line) == wanted
+
+
+def one(path: Path) -> Reading:
+    files, _, findings = listed(path)
+    assert not findings.errors
+    return Reading(files[0])
+
+
+CONTENT = b"".join(b'{"number": %d}\n' % number for number in range(5000))
+
+
+@pytest.mark.parametrize("pack", ["plain", "gz", "zst", "two members", "two frames"])
+def test_records_of_any_packing(tmp_path: Path, pack: str) -> None:
+    half = CONTENT.index(b"\n", len(CONTENT) // 2) - 3
+    packed = {
+        "plain": ("a.jsonl", CONTENT),
+        "gz": ("a.jsonl.gz", gzip.compress(CONTENT)),
+        "zst": ("a.jsonl.zst", zstandard.compress(CONTENT)),
+        "two members": ("a.jsonl.gz", gzip.compress(CONTENT[:half]) + gzip.compress(CONTENT[half:])),
+        "two frames": ("a.jsonl.zst", zstandard.compress(CONTENT[:half]) + zstandard.compress(CONTENT[half:])),
+    }
+    name, data = packed[pack]
+    path = tmp_path / name
+    path.write_bytes(data)
+    reading = one(path)
+    assert list(reading.records()) == [(line, text) for line, text in enumerate(CONTENT.splitlines(), 1)]
+    assert reading.digest == blake3(data).hexdigest()
+    assert one(path).whole() == CONTENT
+    assert one(path).head(100) == CONTENT[:100]
+
+
+def test_lines_count_blank_ones_and_need_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\n{"a": 1}\r\n   \n{"b": 2}')
+    assert list(one(path).records()) == [(2, b'{"a": 1}\r'), (4, b'{"b": 2}')]
+
+
+def test_a_line_longer_than_a_chunk(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    long = b"[" + b"1," * 2_000_000 + b"1]"
+    path.write_bytes(b"{}\n" + long + b"\n{}")
+    assert [(line, len(text)) for line, text in one(path).records()] == [(1, 2), (2, len(long)), (3, 2)]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 12, 200])
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_cut_stream_is_refused_after_its_whole_lines(tmp_path: Path, suffix: str, cut: int) -> None:
+    packed = (
+        gzip.compress(CONTENT) if suffix == "gz" else zstandard.ZstdCompressor(write_checksum=True).compress(CONTENT)
+    )
+    path = tmp_path / f"a.jsonl.{suffix}"
+    path.write_bytes(packed[:-cut])
+    seen = []
+    with pytest.raises(SourceError) as caught:
+        seen.extend(line for line, _ in one(path).records())
+    assert caught.value.item.code == "compression-broken"
+    assert seen == list(range(1, len(seen) + 1))
+
+
+def test_a_file_that_grows_is_refused_at_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(CONTENT)
+    records = one(path).records()
+    next(records)
+    with path.open("ab") as file:
+        file.write(b"{}\n")
+    with pytest.raises(SourceError) as caught:
+        list(records)
+    assert caught.value.item.code == "file-changed"
+
+
+def test_a_file_that_was_replaced_after_listing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"{}")
+    reading = one(path)
+    path.unlink()
+    path.symlink_to("/etc/hostname")
+    with pytest.raises(SourceError) as caught:
+        reading.whole()
+    assert caught.value.item.code in ("file-unreadable", "file-changed")
+
+
+def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    try:
+        (tmp_path / os.fsdecode(b"\xff.json")).write_bytes(b"{}")
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    _, _, findings = listed(tmp_path)
+    assert [item.code for item in findings.items] == ["path-not-text"]
+    assert str(findings.items[0]).isprintable()
