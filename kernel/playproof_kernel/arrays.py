@@ -98,6 +98,7 @@ WORKER = np.dtype(
         ("outcome_head", np.int64),  # rejected or failed in the current pass
         ("free", np.int64),  # blocks on the free stack
         ("idle", np.int64),  # cached blocks without a reference
+        ("duplicates", np.int64),  # cached blocks beyond the first of their key
     ],
     align=True,
 )

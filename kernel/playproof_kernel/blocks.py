@@ -67,7 +67,7 @@ class Pool(NamedTuple):
     worker: Any
 
 
-@compiled
+@inlined
 def pool_of(sim: Any, worker: int) -> Pool:
     """Return the pool of `worker`."""
     return Pool(
@@ -88,7 +88,7 @@ def find(pool: Any, key: int) -> int:
     return copy
 
 
-@compiled
+@inlined
 def available(sim: Any, worker: int) -> int:
     """Return how many copies can be allocated now."""
     record = sim.workers[worker]
@@ -105,15 +105,25 @@ def _unlink(pool: Any, copy: int) -> None:
 @inlined
 def _uncache(pool: Any, copy: int) -> None:
     copies, buckets = pool.copies, pool.buckets
-    bucket = bucket_of(copies[copy].key, buckets.shape[0])
+    key = copies[copy].key
+    bucket = bucket_of(key, buckets.shape[0])
+    others = 0
     at = int(buckets[bucket])
     if at == copy:
         buckets[bucket] = copies[copy].next
     else:
         while copies[at].next != copy:
+            others += copies[at].key == key
             at = int(copies[at].next)
+        others += copies[at].key == key
         copies[at].next = copies[copy].next
+    at = int(copies[copy].next)
+    while at != NONE:
+        others += copies[at].key == key
+        at = int(copies[at].next)
     copies[copy].next = NONE
+    if others > 0:
+        pool.worker[0].duplicates -= 1
 
 
 @inlined
@@ -156,9 +166,13 @@ def fill(pool: Any, copy: int, key: int) -> None:
     if at == NONE:
         buckets[bucket] = copy
     else:
+        others = int(copies[at].key == key)
         while copies[at].next != NONE:
             at = int(copies[at].next)
+            others += copies[at].key == key
         copies[at].next = copy
+        if others > 0:
+            pool.worker[0].duplicates += 1
 
 
 @inlined

@@ -10,7 +10,7 @@ from typing import Any
 
 from playproof_kernel import blocks
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled, inlined
 
 
 @compiled
@@ -52,7 +52,7 @@ def _compact(sim: Any) -> None:
     sim.run[0].arena = used
 
 
-@compiled
+@inlined
 def extend(sim: Any, worker: int, node: int, tokens: int) -> None:
     """Give `node` fresh copies until its table covers `tokens` tokens; the caller has checked that they exist."""
     live = sim.live[node]
@@ -66,7 +66,7 @@ def extend(sim: Any, worker: int, node: int, tokens: int) -> None:
         live.table_len += 1
 
 
-@compiled
+@inlined
 def cache_full_blocks(sim: Any, worker: int, node: int) -> None:
     """Cache every block of `node` that its computed tokens have filled since the last call."""
     config = sim.config[0]
@@ -94,7 +94,7 @@ def cache_full_blocks(sim: Any, worker: int, node: int) -> None:
     live.filled = full
 
 
-@compiled
+@inlined
 def release_all(sim: Any, worker: int, node: int) -> None:
     """Release every copy of `node`, last block first, so that a prompt's tail is evicted before its head."""
     live = sim.live[node]

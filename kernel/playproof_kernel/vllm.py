@@ -6,9 +6,11 @@ request's first token comes at the end of its last prefill pass.
 
 **Macro-steps.** When a pass computed no prompt token, admitted, preempted and refused nobody, and scheduled every
 running request, the next pass would do the same, one token further, as long as no request finishes, the pool can cover
-the growth and nobody arrives at an empty queue. (A blocked head of the queue stays blocked: the blocks in use only
-grow, and the blocks that it shares with running requests stay as they are.) Such passes are run as one event and their
-effects applied once, at its end or when an arrival cuts it short.
+the growth and nobody arrives at an empty queue. A blocked head of the queue stays blocked: the blocks in use only grow,
+and the blocks that it shares with running requests stay as they are. (But for one case: the eviction of an idle copy
+can uncover a second copy of the same block that is in use, which then need not be made room for. While such second
+copies exist and somebody waits, a macro-step ends before its first eviction.) Such passes are run as one event and
+their effects applied once, at its end or when an arrival cuts it short.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from playproof_spec.units import HORIZON_NS
 from playproof_kernel import blocks, tables, timing
 from playproof_kernel.arrays import NONE
 from playproof_kernel.deployment import TimingKind
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled, inlined
 from playproof_kernel.transitions import REQUEST_TABLE, advance
 
 _ENQUEUE = int(RequestEvent.ENQUEUE)
@@ -36,7 +38,7 @@ _FIXED = int(TimingKind.FIXED)
 MAX_VARYING_PASSES = 4096
 
 
-@compiled
+@inlined
 def record_gap(sim: Any, value: int, count: int) -> None:
     """Count `count` inter-token gaps of `value` ns in the open-addressing table `gaps`; the loop keeps room in it."""
     gaps = sim.gaps
@@ -106,7 +108,7 @@ def _remove_running(sim: Any, worker: int, position: int) -> None:
     record.running -= 1
 
 
-@compiled
+@inlined
 def _compute(sim: Any, worker: int, node: int, tokens: int, part: Any) -> None:
     """Let `node` compute `tokens` more tokens in this pass: blocks, cache, and its share of the prefill part.
 
@@ -266,15 +268,18 @@ def start_pass(sim: Any, worker: int) -> bool:
     return True
 
 
-@compiled
+@inlined
 def _growth_fits(sim: Any, worker: int, passes: int) -> bool:
-    """Whether the pool covers `passes` further decode passes of the batch."""
+    """Whether the pool covers `passes` further decode passes of the batch, without an eviction where that matters."""
     size = sim.config[0].block_size
+    room = sim.workers[worker].free
+    if sim.workers[worker].wait_head == NONE or sim.workers[worker].duplicates == 0:
+        room += sim.workers[worker].idle
     short = 0
     for i in range(sim.workers[worker].running):
         live = sim.live[sim.running[worker, i]]
         short += (live.computed + passes + size - 1) // size - live.table_len
-    return short <= blocks.available(sim, worker)
+    return short <= room
 
 
 @compiled
@@ -305,7 +310,7 @@ def _plan_macro(sim: Any, worker: int) -> None:
     record.pass_end = _end_of(sim, worker, passes)
 
 
-@compiled
+@inlined
 def _duration_of(sim: Any, worker: int, number: int) -> int:
     """Return the duration of pass `number` (from 1) of the current macro-step."""
     record = sim.workers[worker]
@@ -365,7 +370,7 @@ def interrupt(sim: Any, worker: int) -> None:
         tables.cache_full_blocks(sim, worker, node)
 
 
-@compiled
+@inlined
 def _record_token_times(sim: Any, worker: int, node: int, passes: int, last: int) -> None:
     """Note the times of the `passes` tokens of `node`, and the gap before the first of them."""
     record = sim.workers[worker]
