@@ -237,7 +237,7 @@ def growing_play(requests: int) -> dict[str, Any]:
 
 
 def test_cost_per_request_does_not_grow_with_the_play(tmp_path: Path) -> None:
-    """Best of three: each of 4,000 requests costs about what each of 1,000 does; the bound allows for a busy machine."""
+    """Best of three: each of 4,000 requests costs about what each of 1,000 does; the bound allows a busy machine."""
     cost = {}
     for size in (1000, 4000):
         path = tmp_path / f"{size}.json"
