@@ -31,7 +31,7 @@ bench: setup
 	$(BIN)/python bench/run.py
 
 fuzz: setup
-	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n auto tests/properties
+	HYPOTHESIS_PROFILE=deep FUZZ_SECONDS=60 $(BIN)/pytest -n auto tests/properties
 
 docs: setup
 	$(BIN)/python -m playproof.docs

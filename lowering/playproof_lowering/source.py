@@ -111,7 +111,7 @@ def collect(paths: Sequence[str | os.PathLike[str]], findings: Findings) -> tupl
         except (OSError, ValueError) as error:
             findings.add(_unreadable(shown, error))
     files.sort(key=lambda file: (file.relative.encode("utf-8", "surrogatepass"), file.shown))
-    _refuse_twice(files, findings)
+    files = _each_once(files, findings)
     if not files and not findings.errors:
         given_names = ", ".join(os.fspath(path) for path in paths)
         findings.add(
@@ -159,8 +159,7 @@ def _walk(folder: Path, shown: str, within: str, files: list[SourceFile], findin
 
 
 def _is_trace_name(name: str) -> bool:
-    stem, compression = _split_compression(name.lower())
-    return Path(stem).suffix in TRACE_SUFFIXES and compression is not None
+    return _split_compression(name.lower())[0].endswith(TRACE_SUFFIXES)
 
 
 def _split_compression(name: str) -> tuple[str, str]:
@@ -224,21 +223,18 @@ def _unreadable(shown: str, error: OSError | ValueError) -> Finding:
     )
 
 
-def _refuse_twice(files: list[SourceFile], findings: Findings) -> None:
+def _each_once(files: list[SourceFile], findings: Findings) -> list[SourceFile]:
+    """Return the files without those that stand before in the list under another path."""
     seen: dict[str, SourceFile] = {}
-    for file in list(files):
-        real = os.path.realpath(file.path)
-        if real in seen:
-            files.remove(file)
-            findings.add(
-                finding(
-                    "path-twice",
-                    f"the same file as {seen[real].shown}",
-                    where=Where(file=file.shown),
-                    found="given twice",
-                )
-            )
-        seen.setdefault(real, file)
+    kept = []
+    for file in files:
+        first = seen.setdefault(os.path.realpath(file.path), file)
+        if first is file:
+            kept.append(file)
+            continue
+        message = f"the same file as {first.shown}"
+        findings.add(finding("path-twice", message, where=Where(file=file.shown), found="given twice"))
+    return kept
 
 
 class Reading:
@@ -322,11 +318,7 @@ class Reading:
             As :meth:`whole`.
         """
         where = Where(file=self.file.shown)
-        try:
-            descriptor = os.open(self.file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            raise SourceError(_unreadable(self.file.shown, error)) from None
-        with open(descriptor, "rb", buffering=0) as raw:
+        with self._opened() as raw:
             self._refuse_changed(os.fstat(raw.fileno()))
             first = True
             for chunk in self._decompressed(self._raw_chunks(raw)):
@@ -356,11 +348,7 @@ class Reading:
             As :meth:`whole`, for what shows at the start.
         """
         parts = b""
-        try:
-            descriptor = os.open(self.file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            raise SourceError(_unreadable(self.file.shown, error)) from None
-        with open(descriptor, "rb", buffering=0) as raw:
+        with self._opened() as raw:
             pieces = iter(lambda: raw.read(size), b"")
             for chunk in self._decompressed(pieces):
                 parts += chunk
@@ -379,9 +367,18 @@ class Reading:
         self._refuse_encoding(parts)
         return parts[:size]
 
+    def _opened(self) -> FileIO:
+        """Open the file itself: no link that took its place, and no waiting for a pipe that did."""
+        try:
+            descriptor = os.open(self.file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise SourceError(_unreadable(self.file.shown, error)) from None
+        return open(descriptor, "rb", buffering=0)
+
     def _raw_chunks(self, raw: FileIO) -> Iterator[bytes]:
         # A plain file of one record comes in one piece; anything else streams.
-        step = CHUNK_BYTES if self.file.lines or self.file.compression else max(self.file.size, 1) + 1
+        piecewise = self.file.lines or self.file.compression or self.file.size > MAX_RECORD_BYTES
+        step = CHUNK_BYTES if piecewise else self.file.size + 1
         while True:
             try:
                 chunk = raw.read(step)
