@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from playproof_spec.machines import BlockEvent, BlockState
 
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import compiled, inlined
+from playproof_kernel.jit import inlined
 from playproof_kernel.transitions import BLOCK_TABLE, advance
 
 _ALLOCATE = int(BlockEvent.ALLOCATE)

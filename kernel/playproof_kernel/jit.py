@@ -39,7 +39,7 @@ def compiled(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """Compile `function` into each of its callers: for what runs once a block, where a call costs more than the work."""
+    """Compile `function` into each caller: for what runs once a block, where a call costs more than the work."""
     return cast(Function, numba.njit(nogil=True, error_model="numpy", inline="always")(function))
 
 

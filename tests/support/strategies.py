@@ -21,7 +21,9 @@ RELATIONS = [
 
 
 @st.composite
-def rows(draw: st.DrawFn, max_plays: int = 4, max_nodes: int = 6, max_blocks: int = 8) -> tuple[int, list[dict[str, Any]]]:
+def rows(
+    draw: st.DrawFn, max_plays: int = 4, max_nodes: int = 6, max_blocks: int = 8
+) -> tuple[int, list[dict[str, Any]]]:
     """Draw (block size, v2 rows) of a well-formed corpus."""
     block_size = draw(st.sampled_from([1, 2, 3, 4]))
     result: list[dict[str, Any]] = []
