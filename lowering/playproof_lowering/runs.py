@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from playproof_spec.graph import Int64, UInt64
 
-__all__ = ["BAD_ID", "NOT_A_LIST", "OK", "TOO_LARGE", "RunBuffer", "append_private", "renumber"]
+__all__ = ["BAD_ID", "NOT_A_LIST", "OK", "TOO_LARGE", "RunBuffer", "append_private", "joined", "renumber"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -26,15 +26,15 @@ _FULL: Final = 4
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _parse(text: Bytes, limit: int, first: UInt64, count: Int64, at: int) -> tuple[int, int, int]:
+def _parse(text: Bytes, begin: int, end: int, first: UInt64, count: Int64, at: int) -> tuple[int, int, int]:
     """Parse a JSON list of unsigned integers into runs behind entry `at`. Writes `first` and `count`.
 
-    Returns (status, entries used, ids in the list). Only the first `limit` ids become runs; all are counted. On a bad
+    Returns (status, entries used, ids in the list). Only ids `begin` … `end` - 1 become runs; all are counted. On a bad
     id the third value is its place. The list is valid JSON already, so that a byte tells what the element is.
     """
     size = len(text)
     capacity = len(first)
-    begin = at
+    opening = at
     place = 0
     while place < size and (text[place] == 32 or (9 <= text[place] <= 13)):
         place += 1
@@ -59,9 +59,9 @@ def _parse(text: Bytes, limit: int, first: UInt64, count: Int64, at: int) -> tup
             digits += 1
         elif byte == 44 or byte == 93:
             if digits > 0:
-                if ids < limit:
+                if begin <= ids < end:
                     # A run never passes the greatest id: the one after it would be 0.
-                    if at > begin and value == expected and value != np.uint64(0):
+                    if at > opening and value == expected and value != np.uint64(0):
                         count[at - 1] += 1
                     else:
                         if at == capacity:
@@ -97,15 +97,15 @@ class RunBuffer:
         self.count: Int64 = np.empty(capacity, dtype=np.int64)
         self.used = 0
 
-    def parse(self, text: bytes | msgspec.Raw, limit: int = 2**62) -> tuple[int, int]:
+    def parse(self, text: bytes | msgspec.Raw, begin: int = 0, end: int = 2**62) -> tuple[int, int]:
         """Append the runs of a JSON list.
 
         Parameters
         ----------
         text : bytes-like
             Valid JSON.
-        limit : int
-            Ids beyond that many are counted, not kept.
+        begin, end : int
+            Only ids at these places, the end left out, are kept; all are counted.
 
         Returns
         -------
@@ -117,7 +117,7 @@ class RunBuffer:
         """
         view = np.frombuffer(text, dtype=np.uint8)
         while True:
-            status, used, ids = _parse(view, limit, self.first, self.count, self.used)
+            status, used, ids = _parse(view, begin, end, self.first, self.count, self.used)
             if status != _FULL:
                 break
             self.reserve(2 * len(self.first))
@@ -277,4 +277,39 @@ def append_private(
     out_first = np.empty(len(first) + len(private), dtype=np.uint64)
     out_count = np.empty(len(first) + len(private), dtype=np.int64)
     runs = _append_private(offsets, first, count, private, np.uint64(fresh), out_offsets, out_first, out_count)
+    return out_offsets, out_first[:runs].copy(), out_count[:runs].copy()
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _joined(
+    lists: int, offsets: Int64, first: UInt64, count: Int64, out_offsets: Int64, out_first: UInt64, out_count: Int64
+) -> int:
+    """Put list `lists` + k behind list k. Writes the three outputs; returns the runs."""
+    at = 0
+    for lst in range(lists):
+        out_offsets[lst] = at
+        for part in (lst, lists + lst):
+            for run in range(offsets[part], offsets[part + 1]):
+                if at > out_offsets[lst] and out_first[at - 1] + np.uint64(out_count[at - 1]) == first[run]:
+                    out_count[at - 1] += count[run]
+                else:
+                    out_first[at] = first[run]
+                    out_count[at] = count[run]
+                    at += 1
+    out_offsets[lists] = at
+    return at
+
+
+def joined(lists: int, offsets: Int64, first: UInt64, count: Int64) -> tuple[Int64, UInt64, Int64]:
+    """Return the first `lists` of twice as many lists, each with its counterpart of the second half behind it.
+
+    Parameters
+    ----------
+    offsets : Int64, shape (2 · lists + 1,); first : UInt64; count : Int64, shape (runs,)
+        As in :func:`renumber`.
+    """
+    out_offsets = np.empty(lists + 1, dtype=np.int64)
+    out_first = np.empty_like(first)
+    out_count = np.empty_like(count)
+    runs = _joined(lists, offsets, first, count, out_offsets, out_first, out_count)
     return out_offsets, out_first[:runs].copy(), out_count[:runs].copy()

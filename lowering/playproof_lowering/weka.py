@@ -21,7 +21,7 @@ from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.identity import collisions, namespace
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import Reading, SourceError, SourceFile
-from playproof_lowering.streams import EPSILON_S, Call, Prompts, Stream, barriers, split_streams
+from playproof_lowering.streams import EPSILON_S, Call, Stream, barriers, split_streams
 from playproof_lowering.weka_readings import AgentTimes, Readings, agent_times, choose_readings
 from playproof_lowering.weka_records import Agent, Counts, PlayRecord, WekaRecords
 
@@ -135,17 +135,16 @@ class _PlayLowering:
         if not self._sound:
             return False
         self._make_calls(times)
-        prompts = Prompts(play.offsets, play.first, play.count, play.shared_ids)
         nested = {place for agent in play.agents for place in range(agent.begin, agent.end)}
         parents = [call for call in self._calls if call.order not in nested]
-        self._add_scope("root", split_streams(parents, prompts), None)
+        self._add_scope("root", split_streams(parents, play.prompts), None)
         parent_sessions = list(self._sessions)
         ends: list[tuple[Agent, list[_Session], float]] = []
         for agent, agent_time in zip(play.agents, times, strict=True):
             children = self._calls[agent.begin : agent.end]
             name = f"subagent:{agent.outer}:{agent.agent_id}"
             owner = self._calls[agent.owner]
-            sessions = self._add_scope(name, split_streams(children, prompts), owner)
+            sessions = self._add_scope(name, split_streams(children, play.prompts), owner)
             self._check_owner(agent, owner, sessions[0].calls[0])
             if agent.blocking:
                 last_s = max(call.end_s for call in children)

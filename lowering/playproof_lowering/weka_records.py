@@ -17,8 +17,9 @@ from playproof_spec.graph import MAX_TOKENS, Int64, UInt64
 from playproof_spec.units import HORIZON_MS
 
 from playproof_lowering.identity import namespace
-from playproof_lowering.runs import OK, RunBuffer, append_private, renumber
+from playproof_lowering.runs import OK, RunBuffer, append_private, joined, renumber
 from playproof_lowering.source import Reading
+from playproof_lowering.streams import Prompts
 from playproof_lowering.wire import (
     DecodeErrors,
     Problem,
@@ -163,8 +164,11 @@ class PlayRecord:
     offsets, first, count
         Hash ids of the entries as runs, numbered within the play: those that the recording shares from 0 on, private
         ones above all of them.
-    shared_ids, ids : int
-        How many ids are shared, and how many there are.
+    ids : int
+        How many ids the play uses.
+    prompts : Prompts
+        What tells the streams apart: all hashes as recorded, those of partial blocks and the surplus too, which have no
+        place in the graph.
     """
 
     name: str
@@ -175,8 +179,8 @@ class PlayRecord:
     offsets: Int64
     first: UInt64
     count: Int64
-    shared_ids: int
     ids: int
+    prompts: Prompts
 
     def at(self, path: str, *ids: str) -> Where:
         """Return the place of a field of this play."""
@@ -229,7 +233,8 @@ class WekaRecords:
         self._asked_block_size = block_size
         self._first_file = ""
         self._unknown = UnknownFields(strict)
-        self._buffer = RunBuffer(2**16)
+        self._full = RunBuffer(2**16)
+        self._rest = RunBuffer()
 
     def read(self, reading: Reading) -> None:
         """Read one file to its end.
@@ -263,8 +268,9 @@ class WekaRecords:
             # Without a sound block size the rest cannot be judged.
             report(self.findings, problems, where)
             return
-        self._buffer.clear()
-        harvest = _Harvest(play, self._buffer, where, self.findings, self.counts)
+        self._full.clear()
+        self._rest.clear()
+        harvest = _Harvest(play, self._full, self._rest, where, self.findings, self.counts)
         harvest.collect()
         if harvest.problems:
             report(self.findings, harvest.problems, where)
@@ -322,18 +328,25 @@ class WekaRecords:
 
 
 class _Harvest:
-    """Takes the requests and subagents out of one decoded play."""
+    """Takes the requests and subagents out of one decoded play.
 
-    def __init__(self, play: _Play, buffer: RunBuffer, where: Where, findings: Findings, counts: Counts) -> None:
+    `full` collects the hashes of full blocks, `rest` those that some recorders give beyond them.
+    """
+
+    def __init__(
+        self, play: _Play, full: RunBuffer, rest: RunBuffer, where: Where, findings: Findings, counts: Counts
+    ) -> None:
         self.entries: list[Entry] = []
         self.agents: list[Agent] = []
         self.problems: list[Problem] = []
         self._play = play
-        self._buffer = buffer
+        self._full = full
+        self._rest = rest
         self._where = where
         self._findings = findings
         self._counts = counts
         self._offsets = [0]
+        self._rest_offsets = [0]
         self._private: list[int] = []
 
     def collect(self) -> None:
@@ -422,10 +435,13 @@ class _Harvest:
         blocks = full + (1 if tail else 0)
         ids = 0
         if item.hash_ids is not _NO_HASHES:
-            status, ids = self._buffer.parse(item.hash_ids, full)
+            status, ids = self._full.parse(item.hash_ids, 0, full)
             if status != OK:
                 self.problems.append(hash_ids_problem(item.hash_ids, status, ids, f"{entry.path}.hash_ids"))
-        self._offsets.append(self._buffer.used)
+            elif ids > full:
+                self._rest.parse(item.hash_ids, full)
+        self._offsets.append(self._full.used)
+        self._rest_offsets.append(self._rest.used)
         private = blocks - min(ids, full)
         self._private.append(private)
         if not sound:
@@ -453,23 +469,48 @@ class _Harvest:
 
     def record(self, name: str, label: str) -> PlayRecord:
         """Return what was collected, with the play's ids numbered from 0."""
-        offsets = np.array(self._offsets, dtype=np.int64)
-        used = self._buffer.used
-        offsets, first, count, shared = renumber(offsets, self._buffer.first[:used], self._buffer.count[:used])
+        lists = len(self.entries)
+        offsets, first, count, limit, shared = self._numbered(lists)
         private = np.array(self._private, dtype=np.int64)
-        offsets, first, count = append_private(offsets, first, count, private, shared)
+        own = slice(0, int(offsets[lists]))
+        own_offsets, own_first, own_count = append_private(
+            offsets[: lists + 1], first[own], count[own], private, shared
+        )
+        if self._rest.used:
+            prompts = Prompts(*joined(lists, offsets, first, count), limit)
+        else:
+            prompts = Prompts(own_offsets, own_first, own_count, shared)
         return PlayRecord(
             name=name,
             label=label,
             where=self._where,
             entries=self.entries,
             agents=self.agents,
-            offsets=offsets,
-            first=first,
-            count=count,
-            shared_ids=shared,
+            offsets=own_offsets,
+            first=own_first,
+            count=own_count,
             ids=shared + int(private.sum()),
+            prompts=prompts,
         )
+
+    def _numbered(self, lists: int) -> tuple[Int64, UInt64, Int64, int, int]:
+        """Number the hashes of full blocks from 0, and those that only stand beyond them above.
+
+        Returns (offsets, first, count) of the lists of full blocks, then of the rests if there are any; how many ids
+        there are, and how many of them are of full blocks.
+        """
+        full, rest = self._full, self._rest
+        offsets = np.array(self._offsets, dtype=np.int64)
+        first, count = full.first[: full.used], full.count[: full.used]
+        if rest.used:
+            offsets = np.concatenate([offsets, np.array(self._rest_offsets[1:], dtype=np.int64) + full.used])
+            first = np.concatenate([first, rest.first[: rest.used]])
+            count = np.concatenate([count, rest.count[: rest.used]])
+        offsets, first, count, distinct = renumber(offsets, first, count)
+        own = int(offsets[lists])
+        # Numbers go by first appearance, so those of full blocks are the least.
+        shared = int((first[:own] + count[:own].astype(np.uint64)).max()) if own else 0
+        return offsets, first, count, distinct, shared
 
 
 def _check_time(seconds: float, path: str, problems: list[Problem]) -> None:
