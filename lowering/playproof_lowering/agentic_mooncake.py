@@ -263,7 +263,7 @@ class _Reader:
             self._unknown.note(explained.unknown, where)
             if explained.problems:
                 self.incomplete = True
-                report(self.findings, explained.problems, where)
+                report(self.findings, explained.problems, _named(record, where))
                 return
             row = _ROW.decode(explained.cleaned)
         input_length = _length(row.input_length, row.input_tokens, "input", problems)
@@ -356,6 +356,15 @@ class _Reader:
                 found=f"{base} plays",
             )
         )
+
+
+def _named(record: bytes, where: Where) -> Where:
+    """Return `where` with the row's id, if that much of the row can be read."""
+    try:
+        request_id = msgspec.json.decode(record, type=_RequestId).request_id
+    except DecodeErrors:
+        return where
+    return Where(file=where.file, line=where.line, ids=(request_id,))
 
 
 def _is_header(record: bytes) -> bool:

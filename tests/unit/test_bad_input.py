@@ -203,6 +203,12 @@ def test_v2_row(tmp_path: Path, rows: list[Any], wanted: tuple[str, int, str]) -
     the_one(problems(path), code, "trace.jsonl", line, field)
 
 
+def test_a_bad_row_is_named_by_its_id(tmp_path: Path) -> None:
+    rows = [row("first", model=1), row("second", hash_ids=[-1]), row("third", output_length=-1)]
+    found = problems(written(tmp_path, "trace.jsonl", lines(HEADER, *rows)))
+    assert [finding.where.ids for finding in found] == [("first",), ("second",), ("third",)]
+
+
 def test_cycle_names_its_edges(tmp_path: Path) -> None:
     rows = [row(), row("b", dependencies=[edge("a"), edge("c")]), row("c", dependencies=[edge("b")])]
     found = problems(written(tmp_path, "trace.jsonl", lines(HEADER, *rows)))
