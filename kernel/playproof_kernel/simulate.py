@@ -114,6 +114,8 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
     config.macro = load.macro_steps
     sequences = int(config[0].max_sequences)
     longest = int(graph.static.table_size.max())
+    # Room for a full batch of the longest requests, within reason; it grows when that is short.
+    arena = min(2 * sequences * longest, max(2 * longest, 1 << 21))
     gaps = 1 << (4 * (MAX_VARYING_PASSES + sequences) * workers).bit_length()
     return Sim(
         config=config,
@@ -135,8 +137,8 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         # Taken from the end: block 0 first.
         free=np.tile(np.arange(spec.blocks - 1, -1, -1, dtype=np.int32), (workers, 1)),
         buckets=np.full((workers, max(16, 1 << (2 * spec.blocks).bit_length())), NONE, np.int32),
-        arena=np.zeros(2 * longest, np.int64),
-        spare=np.zeros(2 * longest, np.int64),
+        arena=np.zeros(arena, np.int64),
+        spare=np.zeros(arena, np.int64),
         found=np.zeros(longest + 1, np.int64),
         part=np.zeros((workers, 3), np.int64),
         heap=records(nodes, HEAP),

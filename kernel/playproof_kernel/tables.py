@@ -13,20 +13,33 @@ from playproof_kernel.arrays import NONE
 from playproof_kernel.jit import compiled, inlined
 
 
+@inlined
+def never_fits(sim: Any, node: int) -> bool:
+    """Whether no pool state could ever admit `node`: its prompt reaches the context limit, or it needs too many blocks."""
+    config = sim.config[0]
+    known = sim.static[node].input + sim.live[node].generated
+    return sim.static[node].input >= config.context or known > config.blocks * config.block_size
+
+
 @compiled
 def reserve_room(sim: Any, worker: int) -> bool:
     """Make room for every request that the next pass of `worker` could admit; False when the arena must grow.
 
     Writes `arena`, `spare` and the tables' places; leaves the entries wanted in ``run.arena_wanted``.
     """
-    record = sim.workers[worker]
     run = sim.run[0]
+    # Seats may become free within the pass (a running request can fail in it), so all of them count.
+    seats = sim.config[0].max_sequences
+    longest = sim.found.shape[0] - 1
+    if run.arena + seats * longest <= sim.arena.shape[0]:
+        return True
     wanted = 0
-    node = record.wait_head
-    for _ in range(sim.config[0].max_sequences - record.running):
-        if node == NONE:
-            break
-        wanted += sim.static[node].table_size
+    node = sim.workers[worker].wait_head
+    while node != NONE and seats > 0:
+        # One that will be refused takes no seat, and what stands behind it moves up.
+        if not never_fits(sim, node):
+            wanted += sim.static[node].table_size
+            seats -= 1
         node = sim.live[node].next
     if run.arena + wanted <= sim.arena.shape[0]:
         return True

@@ -4,8 +4,8 @@ The rules are those of vLLM v1's scheduler: running requests first, in admission
 preemption of the request admitted last; then admission from the head of the waiting queue, without overtaking. A
 request's first token comes at the end of its last prefill pass.
 
-**Macro-steps.** When a pass computed no prompt token, admitted, preempted and refused nobody, and scheduled every
-running request, the next pass would do the same, one token further, as long as no request finishes, the pool can cover
+**Macro-steps.** When a pass computed one output token of every running request, admitted, preempted and refused nobody,
+the next pass would do the same, one token further, as long as no request finishes, the pool can cover
 the growth and nobody arrives at an empty queue. A blocked head of the queue stays blocked: the blocks in use only grow,
 and the blocks that it shares with running requests stay as they are. (But for one case: the eviction of an idle copy
 can uncover a second copy of the same block that is in use, which then need not be made room for. While such second
@@ -172,7 +172,7 @@ def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[in
 
 @compiled
 def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
-    """Admit from the head of the waiting queue until it does not fit; refuse what can never fit."""
+    """Admit from the head of the waiting queue until one does not fit; end those that can never fit."""
     config = sim.config[0]
     run = sim.run[0]
     record = sim.workers[worker]
@@ -182,9 +182,10 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
         static, live = sim.static[node], sim.live[node]
         known = static.input + live.generated
         total = (known + size - 1) // size
-        if live.admissions == 0 and (static.input >= config.context or total > config.blocks):
+        if tables.never_fits(sim, node):
+            # Never admitted before: refused. Preempted after its output outgrew the pool: failed.
             _pop_waiting(sim, worker)
-            _note_outcome(sim, worker, node, _REJECT)
+            _note_outcome(sim, worker, node, _REJECT if live.admissions == 0 else _FAIL)
             continue
         hits, active = 0, 0
         if config.caching != 0:
@@ -262,7 +263,9 @@ def start_pass(sim: Any, worker: int) -> bool:
     record.first_duration = duration
     record.decode_tokens_known = known_tokens
     record.macro = 1
-    quiet = whole and part[0] == 0 and evidence == run.admissions + record.preemptions
+    # One token each: a request that still recomputes its output takes more of the budget than it will next time.
+    quiet = whole and part[0] == 0 and budget == config.max_batched_tokens - record.running
+    quiet = quiet and evidence == run.admissions + record.preemptions
     if config.macro != 0 and quiet and duration > 0 and record.outcome_head == NONE and decoding == record.running:
         _plan_macro(sim, worker)
     return True

@@ -287,9 +287,9 @@ class NaiveWorker:
             node = self.waiting[0]
             request = self.requests[node]
             total = self.ceil_blocks(self.known(node))
-            if not request.admissions and (self.prompt(node) >= self.context or total > self.spec.blocks):
+            if self.prompt(node) >= self.context or total > self.spec.blocks:
                 self.waiting.pop(0)
-                self.gone.append((node, "rejected"))
+                self.gone.append((node, "failed" if request.admissions else "rejected"))
                 continue
             found: list[int] = []
             if self.spec.prefix_caching:
