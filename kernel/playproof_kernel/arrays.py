@@ -98,7 +98,6 @@ WORKER = np.dtype(
         ("outcome_head", np.int64),  # rejected or failed in the current pass
         ("free", np.int64),  # blocks on the free stack
         ("idle", np.int64),  # cached blocks without a reference
-        ("duplicates", np.int64),  # cached blocks beyond the first of their key
     ],
     align=True,
 )
@@ -141,7 +140,6 @@ CONFIG = np.dtype(
 RUN = np.dtype(
     [
         ("now", np.int64),
-        ("steps", np.int64),
         ("heap", np.int64),
         ("feedback", np.int64),
         ("next_play", np.int64),

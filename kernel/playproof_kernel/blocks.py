@@ -105,25 +105,15 @@ def _unlink(pool: Any, copy: int) -> None:
 @inlined
 def _uncache(pool: Any, copy: int) -> None:
     copies, buckets = pool.copies, pool.buckets
-    key = copies[copy].key
-    bucket = bucket_of(key, buckets.shape[0])
-    others = 0
+    bucket = bucket_of(copies[copy].key, buckets.shape[0])
     at = int(buckets[bucket])
     if at == copy:
         buckets[bucket] = copies[copy].next
     else:
         while copies[at].next != copy:
-            others += copies[at].key == key
             at = int(copies[at].next)
-        others += copies[at].key == key
         copies[at].next = copies[copy].next
-    at = int(copies[copy].next)
-    while at != NONE:
-        others += copies[at].key == key
-        at = int(copies[at].next)
     copies[copy].next = NONE
-    if others > 0:
-        pool.worker[0].duplicates -= 1
 
 
 @inlined
@@ -166,13 +156,9 @@ def fill(pool: Any, copy: int, key: int) -> None:
     if at == NONE:
         buckets[bucket] = copy
     else:
-        others = int(copies[at].key == key)
         while copies[at].next != NONE:
             at = int(copies[at].next)
-            others += copies[at].key == key
         copies[at].next = copy
-        if others > 0:
-            pool.worker[0].duplicates += 1
 
 
 @inlined

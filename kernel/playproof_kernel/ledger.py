@@ -49,7 +49,8 @@ class Ledger:
     busy_ns : Int64, shape (workers,)
         Time spent in passes.
     prefill_tokens : Int64, shape (workers,)
-        Prompt tokens computed (not found in cache).
+        Tokens that requests computed in passes in which they computed prompt tokens: prompts less what the cache had,
+        and the output that a preempted request computes again together with its prompt.
     decode_tokens : Int64, shape (workers,)
         Tokens generated.
     preemptions : Int64, shape (workers,)

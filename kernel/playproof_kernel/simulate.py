@@ -77,6 +77,8 @@ def finish(sim: Sim, progress: Callable[[int, int], None] | None = None) -> Ledg
     """Run a started simulation to its end, growing its logs as they fill, and return the ledger."""
     while True:
         stop = loop.run(sim, SLICE)
+        if progress is not None:
+            progress(int(sim.run[0].finished), len(sim.static))
         if stop == loop.Stop.DONE:
             return _ledger(sim)
         if stop == loop.Stop.LOGS:
@@ -88,8 +90,6 @@ def finish(sim: Sim, progress: Callable[[int, int], None] | None = None) -> Ledg
             raise ReplayFault(f"no event is due but {len(sim.static) - int(sim.run[0].finished)} requests remain")
         elif stop == loop.Stop.HORIZON:
             raise ReplayFault("the simulated clock ran past its horizon of 2^62 ns")
-        if progress is not None:
-            progress(int(sim.run[0].finished), len(sim.static))
 
 
 def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) -> Sim:

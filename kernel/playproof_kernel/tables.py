@@ -15,7 +15,7 @@ from playproof_kernel.jit import compiled, inlined
 
 @inlined
 def never_fits(sim: Any, node: int) -> bool:
-    """Whether no pool state could ever admit `node`: its prompt reaches the context limit, or it needs too many blocks."""
+    """Whether no state of the pool admits `node`: its prompt reaches the context limit, or it needs too many blocks."""
     config = sim.config[0]
     known = sim.static[node].input + sim.live[node].generated
     return sim.static[node].input >= config.context or known > config.blocks * config.block_size

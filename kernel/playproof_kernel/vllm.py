@@ -4,13 +4,15 @@ The rules are those of vLLM v1's scheduler: running requests first, in admission
 preemption of the request admitted last; then admission from the head of the waiting queue, without overtaking. A
 request's first token comes at the end of its last prefill pass.
 
-**Macro-steps.** When a pass computed one output token of every running request, admitted, preempted and refused nobody,
-the next pass would do the same, one token further, as long as no request finishes, the pool can cover
-the growth and nobody arrives at an empty queue. A blocked head of the queue stays blocked: the blocks in use only grow,
-and the blocks that it shares with running requests stay as they are. (But for one case: the eviction of an idle copy
-can uncover a second copy of the same block that is in use, which then need not be made room for. While such second
-copies exist and somebody waits, a macro-step ends before its first eviction.) Such passes are run as one event and
-their effects applied once, at its end or when an arrival cuts it short.
+**Macro-steps.** When a pass computed one output token of every running request and admitted, preempted and refused
+nobody, the next pass would do the same, one token further, as long as no request finishes, the pool can cover the
+growth and nobody arrives at an empty queue. Such passes are run as one event and their effects applied once, at its end
+or when an arrival cuts it short.
+
+A blocked head of the queue stays blocked meanwhile. It is blocked because its blocks, less those of its prefix that are
+in use, outnumber the available ones. Each block of growth makes one fewer available; at most it evicts one idle block,
+which can at most uncover one second copy in use of the same prefix block. So the first number falls by no more than the
+second.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ def _compute(sim: Any, worker: int, node: int, tokens: int, part: Any) -> None:
         part[0] += 1
         part[1] += after
         part[2] += before
-        record.prefill_tokens += after - before
+        record.prefill_tokens += tokens
         live.prompt_pass = record.passes
     tables.cache_full_blocks(sim, worker, node)
 
@@ -273,16 +275,13 @@ def start_pass(sim: Any, worker: int) -> bool:
 
 @inlined
 def _growth_fits(sim: Any, worker: int, passes: int) -> bool:
-    """Whether the pool covers `passes` further decode passes of the batch, without an eviction where that matters."""
+    """Whether the pool covers `passes` further decode passes of the batch."""
     size = sim.config[0].block_size
-    room = sim.workers[worker].free
-    if sim.workers[worker].wait_head == NONE or sim.workers[worker].duplicates == 0:
-        room += sim.workers[worker].idle
     short = 0
     for i in range(sim.workers[worker].running):
         live = sim.live[sim.running[worker, i]]
         short += (live.computed + passes + size - 1) // size - live.table_len
-    return short <= room
+    return short <= blocks.available(sim, worker)
 
 
 @compiled

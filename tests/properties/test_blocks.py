@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -105,7 +104,6 @@ class PoolBesideNaive(RuleBasedStateMachine):
         worker = self.pool.worker[0]
         assert int(worker.free) == len(self.naive.free)
         assert int(worker.idle) == len(self.naive.idle)
-        assert int(worker.duplicates) == sum(max(len(copies) - 1, 0) for copies in self.naive.cached.values())
 
     @invariant()
     def nothing_is_lost(self) -> None:

@@ -1,4 +1,4 @@
-"""Whole replays: the kernel beside a naive replay, macro-steps beside single passes, and what must hold of any ledger."""
+"""Whole replays: the kernel beside a naive one, macro-steps beside single passes, and what holds of any ledger."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def check_failures(graph: Graph, ledger: Ledger) -> None:
 
 
 def check_lanes(ledger: Ledger, lanes: int) -> None:
-    """Invariant 5: every play once, in order, at most `lanes` at a time, a lane's next at the instant its last settles."""
+    """Invariant 5: every play once, in order; a lane takes its next play at the instant at which its last one settles."""
     assert (np.diff(ledger.play_start_ns) >= 0).all()
     for lane in range(lanes):
         plays = np.flatnonzero(ledger.play_lane == lane)
