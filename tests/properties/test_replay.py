@@ -97,7 +97,7 @@ def check_failures(graph: Graph, ledger: Ledger) -> None:
 
 
 def check_lanes(ledger: Ledger, lanes: int) -> None:
-    """Invariant 5: every play once, in order; a lane takes its next play at the instant at which its last one settles."""
+    """Invariant 5: every play once, in order; a lane takes its next play at the instant its last one settles."""
     assert (np.diff(ledger.play_start_ns) >= 0).all()
     for lane in range(lanes):
         plays = np.flatnonzero(ledger.play_lane == lane)

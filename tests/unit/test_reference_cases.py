@@ -1,0 +1,91 @@
+"""Every reference case of the families simulated so far, per request, to the microsecond."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import playproof as pp
+
+# Families of later work: host offload and the run controls.
+LATER = re.compile("g2|snapshot|warm|profile")
+EXACT = ("terminal_status", "output_length", "input_length", "prefill_worker_idx", "decode_worker_idx")
+TIMES_MS = ("arrival_time_ms", "dispatched_at_ms", "first_token_ms", "terminal_time_ms")
+MICROSECOND_MS = 0.001
+# Where the peer died ("effect-free zero-duration pass"), our outcome, pinned: one request's output outgrows the pool
+# alone; it fails with its play, nothing of that play is left to skip, and all others complete.
+PEER_DIED = {"agg-vllm-tight-001": {"completed": 29, "failed": 1}}
+
+
+def cases(reference_dir: Path) -> list[Path]:
+    folders = sorted(folder for folder in (reference_dir / "cases").glob("agg-vllm*") if not LATER.search(folder.name))
+    assert folders, "the reference folder holds no case of these families"
+    return folders
+
+
+def outcome(case: Path) -> dict[str, dict[str, Any]]:
+    """Replay `case` as it stands and return our request records by id."""
+    return {record["request_id"]: record for record in pp.run(case / "config.yaml").request_dicts()}
+
+
+def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """Return what differs between two records of one request, in words."""
+    found = [f"{name}: {ours[name]} != {theirs[name]}" for name in EXACT if ours[name] != theirs[name]]
+    for name in TIMES_MS:
+        a, b = ours[name], theirs[name]
+        if (a is None) != (b is None) or (a is not None and abs(a - b) > MICROSECOND_MS):
+            found.append(f"{name}: {a} != {b}")
+    for name in ("first_admission_g1_reused_input_tokens", "first_admission_host_reused_input_tokens"):
+        if name in theirs and ours[name] != theirs[name]:
+            found.append(f"{name}: {ours[name]} != {theirs[name]}")
+    history = [ours["admission_history"], theirs["admission_history"]]
+    if len(history[0]) != len(history[1]):
+        return [*found, f"admissions: {len(history[0])} != {len(history[1])}"]
+    for mine, other in zip(*history, strict=True):
+        for name, value in other.items():
+            same = abs(mine[name] - value) <= MICROSECOND_MS if name == "at_ms" else mine[name] == value
+            if not same:
+                found.append(f"admission {other['admission_ordinal']} {name}: {mine[name]} != {value}")
+    return found
+
+
+def test_every_request_equals_the_peers(reference_dir: Path) -> None:
+    compared = 0
+    for case in cases(reference_dir):
+        expected = json.loads((case / "expected.json").read_text())
+        if expected["status"] != "ok":
+            assert case.name in PEER_DIED, f"the peer has no result for {case.name}: pin ours, with its reason"
+            continue
+        ours = outcome(case)
+        assert ours.keys() == {record["request_id"] for record in expected["requests"]}, case.name
+        for theirs in expected["requests"]:
+            found = differences(ours[theirs["request_id"]], theirs)
+            assert not found, (case.name, theirs["request_id"], found)
+            compared += 1
+    assert compared > 500
+
+
+@pytest.mark.parametrize("name", sorted(PEER_DIED))
+def test_ends_where_the_peer_died(reference_dir: Path, name: str) -> None:
+    case = reference_dir / "cases" / name
+    assert json.loads((case / "expected.json").read_text())["status"] == "error"
+    counts: dict[str, int] = {}
+    for record in outcome(case).values():
+        counts[record["terminal_status"]] = counts.get(record["terminal_status"], 0) + 1
+    assert counts == PEER_DIED[name]
+
+
+def test_the_comparison_sees_a_difference(reference_dir: Path) -> None:
+    case = cases(reference_dir)[0]
+    theirs = json.loads((case / "expected.json").read_text())["requests"][0]
+    ours = outcome(case)[theirs["request_id"]]
+    assert not differences(ours, theirs)
+    for name in (*EXACT, *TIMES_MS):
+        changed = (ours[name] or 0) + 1 if name != "terminal_status" else "failed"
+        assert differences({**ours, name: changed}, theirs), name
+    admissions = [{**admission, "reused_input_tokens": 7} for admission in ours["admission_history"]]
+    assert differences({**ours, "admission_history": admissions}, theirs)
