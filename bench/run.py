@@ -1,0 +1,231 @@
+"""Benchmarks: what `make bench` prints.
+
+    python bench/run.py [--corpus FOLDER] [--quick]
+
+1. The public Weka corpus (710 plays, 49,334 requests): reading, lowering and proving; the replay with 32 lanes on one
+   worker; peak memory. Each in a process of its own, compiled code cached.
+2. Growth with the corpus: the same plays once, twice and four times.
+3. Growth within a play: one play of 1,000, 2,000 and 4,000 requests, lowered.
+4. Deployments: the corpus on several of them.
+
+The corpus is looked for beside the project (``../shared/data/weka``, or under ``PLAYPROOF_DATA``) and unpacked into a
+temporary folder; without it only part 3 runs. Absolute times depend on the machine; the ratios are what to watch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+ARCHIVE = "kv-cache-tester-710traces.tar.xz"
+# A pool and a context that fit the largest request of the corpus.
+TOKENS = 1_000_000
+BLOCK_SIZE = 64
+LIMITS = {"load_s": 20.0, "replay_s": 8.0, "peak_mb": 1536.0}
+
+
+def measure(path: str, lanes: int | None, workers: int, replay: bool) -> dict[str, Any]:
+    """Load (and replay) in this process and return the figures."""
+    import resource
+
+    from playproof_kernel import simulate
+
+    import playproof as pp
+
+    deployment = pp.Deployment(workers=workers, blocks=TOKENS // BLOCK_SIZE, context_length=TOKENS)
+    load = pp.Load(lanes=lanes)
+    warm_up(pp, simulate, deployment)
+    started = time.perf_counter()
+    trace = pp.load(path)
+    loaded = time.perf_counter()
+    figures: dict[str, Any] = {"requests": trace.graph.node_count, "load_s": loaded - started}
+    if replay:
+        ledger = simulate(trace, deployment.to_spec(), load.to_spec())
+        figures["replay_s"] = time.perf_counter() - loaded
+        report = pp.Report(trace, ledger, deployment, load).to_dict()
+        figures |= {name: report[name] for name in ("completed_trajectories", "total_trajectories", "forward_passes")}
+    figures["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return figures
+
+
+def warm_up(pp: Any, simulate: Any, deployment: Any) -> None:
+    """Load every compiled function from the cache (or compile it), so that compilation is not measured."""
+    trace = pp.load(ROOT / "examples" / "weka")
+    simulate(trace, deployment.to_spec(), pp.Load(lanes=2).to_spec())
+
+
+def in_a_process(path: Path, lanes: int | None = 32, workers: int = 1, replay: bool = True) -> dict[str, Any]:
+    """Measure in a fresh process, since peak memory is a process's."""
+    call = json.dumps({"path": str(path), "lanes": lanes, "workers": workers, "replay": replay})
+    result = subprocess.run([sys.executable, __file__, "--measure", call], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        sys.exit(f"a benchmark process failed:\n{result.stderr}")
+    figures: dict[str, Any] = json.loads(result.stdout)
+    return figures
+
+
+def find_corpus(given: Path | None, scratch: Path) -> Path | None:
+    """Return a folder with the unpacked corpus, or None with a word on where it was looked for."""
+    if given is not None:
+        return given
+    data = Path(os.environ.get("PLAYPROOF_DATA", ROOT.parent / "shared" / "data"))
+    archive = data / "weka" / ARCHIVE
+    if not archive.exists():
+        print(f"The public corpus is not at {archive}; parts 1, 2 and 4 are skipped.\n")
+        return None
+    with tarfile.open(archive) as packed:
+        packed.extractall(scratch / "corpus", filter="data")
+    return scratch / "corpus"
+
+
+def copies(corpus: Path, scratch: Path, count: int) -> Path:
+    """Return a folder with the corpus' files `count` times over, as hard links: the same plays under other names."""
+    folder = scratch / f"times{count}"
+    for number in range(count):
+        for file in sorted(corpus.rglob("*.json")):
+            target = folder / f"copy{number}" / file.relative_to(corpus)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.link(file, target)
+    return folder
+
+
+def long_play(requests: int) -> dict[str, Any]:
+    """Return a Weka play of `requests` requests: prompts grow and are compacted, every tenth entry is a subagent.
+
+    Prompts stay bounded, so that bytes grow with requests and not with their square.
+    """
+    chance = random.Random(requests)
+    entries: list[dict[str, Any]] = []
+    fresh, made, now = 1, 0, 0.0
+
+    def request(at: float, hashes: list[int]) -> dict[str, Any]:
+        size = len(hashes) * BLOCK_SIZE + chance.randrange(BLOCK_SIZE)
+        shape = {"t": round(at, 3), "type": "n", "model": "m", "in": size, "out": 200, "api_time": 2.0}
+        return shape | {"hash_ids": list(hashes), "input_types": ["text"], "output_types": ["text"], "stop": "tool_use"}
+
+    prompt: list[int] = []
+    while made < requests:
+        if len(prompt) > 400:
+            prompt = prompt[:40]
+        prompt += range(fresh, fresh + 8)
+        fresh += 8
+        entries.append(request(now, prompt))
+        made += 1
+        now += 3.0
+        if len(entries) % 10 == 0 and made + 3 <= requests:
+            own = list(range(fresh, fresh + 30))
+            fresh += 30
+            nested = [request(3.0 * turn, own[: 10 + 10 * turn]) for turn in range(3)]
+            marker = {"type": "subagent", "agent_id": f"a{made}", "subagent_type": "Explore", "status": "completed"}
+            entries.append({"t": round(now + 9.0, 3), **marker, "duration_ms": 9000, "requests": nested})
+            made += 3
+            now += 10.0
+    return {"id": "long", "models": ["m"], "block_size": BLOCK_SIZE, "hash_id_scope": "local", "requests": entries}
+
+
+def lowering_seconds(file: Path, repeats: int) -> tuple[int, float]:
+    """Return (requests, best time to read and lower `file`)."""
+    from playproof_lowering import load_graph
+
+    best, nodes = float("inf"), 0
+    for _ in range(repeats):
+        started = time.perf_counter()
+        lowered = load_graph([file])
+        best = min(best, time.perf_counter() - started)
+        if lowered.graph is None or lowered.findings.errors:
+            sys.exit(f"the benchmark's own play has findings: {[str(item) for item in lowered.findings.items]}")
+        nodes = lowered.graph.node_count
+    return nodes, best
+
+
+def show_growth_within_a_play(scratch: Path) -> None:
+    print("Growth within a play (reading and lowering one play)")
+    print("  requests    total ms    µs a request    ratio")
+    first = 0.0
+    for size in (1000, 2000, 4000):
+        file = scratch / f"play{size}.json"
+        file.write_text(json.dumps(long_play(size)))
+        lowering_seconds(file, 1)
+        nodes, seconds = lowering_seconds(file, 7)
+        each = seconds / nodes * 1e6
+        first = first or each
+        print(f"  {nodes:8,}  {seconds * 1e3:10.1f}  {each:14.1f}  {each / first:7.2f}   (limit 1.5)")
+    print()
+
+
+def show_growth_with_the_corpus(corpus: Path, scratch: Path) -> None:
+    print("Growth with the corpus (the same plays once, twice, four times; 32 lanes, one worker)")
+    print("  plays × requests      load µs a request  ratio    replay µs a request  ratio")
+    base: tuple[float, float] | None = None
+    for count in (1, 2, 4):
+        figures = in_a_process(copies(corpus, scratch, count))
+        requests = figures["requests"]
+        load, replay = figures["load_s"] / requests * 1e6, figures["replay_s"] / requests * 1e6
+        base = base or (load, replay)
+        print(
+            f"  {count}×  {requests:9,} {load:24.1f} {load / base[0]:6.2f} {replay:22.1f} {replay / base[1]:6.2f}"
+            "   (limit 1.3)"
+        )
+    print()
+
+
+def show_deployments(corpus: Path) -> None:
+    print("Deployments (the whole corpus)")
+    print("  lanes  workers    plays completed    forward passes    replay s")
+    for lanes, workers in ((8, 1), (8, 4), (32, 1), (32, 4), (None, 1), (None, 4)):
+        figures = in_a_process(corpus, lanes, workers)
+        done = f"{figures['completed_trajectories']} of {figures['total_trajectories']}"
+        print(
+            f"  {'none' if lanes is None else lanes:>5}  {workers:7}  {done:>17}  {figures['forward_passes']:16,}"
+            f"  {figures['replay_s']:10.2f}"
+        )
+    print()
+
+
+def show_corpus(corpus: Path) -> None:
+    in_a_process(corpus, replay=False)  # once before, so that the files are in the page cache
+    figures = in_a_process(corpus)
+    print(f"The corpus: {figures['requests']:,} requests, 32 lanes, one worker, fixed timing, compiled code cached")
+    for name, label in (
+        ("load_s", "reading, lowering, proving"),
+        ("replay_s", "replay"),
+        ("peak_mb", "peak memory"),
+    ):
+        unit = "MB" if name == "peak_mb" else "s"
+        print(f"  {label:28} {figures[name]:8.2f} {unit}   (limit {LIMITS[name]:g} {unit})")
+
+
+def main() -> None:
+    """Run the benchmarks, or one measurement of them."""
+    parser = argparse.ArgumentParser(description="Benchmarks of playproof.")
+    parser.add_argument("--corpus", type=Path, help="folder with the unpacked public Weka corpus")
+    parser.add_argument("--quick", action="store_true", help="leave out the table of deployments")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(measure(**json.loads(arguments.measure))))
+        return
+    with tempfile.TemporaryDirectory(dir=arguments.corpus.parent if arguments.corpus else None) as folder:
+        scratch = Path(folder)
+        show_growth_within_a_play(scratch)
+        corpus = find_corpus(arguments.corpus, scratch)
+        if corpus is None:
+            return
+        show_growth_with_the_corpus(corpus, scratch)
+        if not arguments.quick:
+            show_deployments(corpus)
+        show_corpus(corpus)
+
+
+if __name__ == "__main__":
+    main()
