@@ -1,0 +1,114 @@
+"""Goldens: small traces with the exact results of their replay, worked out by hand from the engine's rules.
+
+Each folder's README says which rule it shows and how the figures come about. There is no way to write `expected.json` from
+a run: a difference is a defect of one of the two.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import playproof as pp
+import pytest
+
+FOLDER = Path(__file__).resolve().parent.parent / "goldens"
+NAMES = sorted(path.name for path in FOLDER.glob("replay-*"))
+
+
+class Admission(msgspec.Struct, forbid_unknown_fields=True):
+    """One admission to a worker: when, and how many tokens were found in its cache."""
+
+    at_ms: float
+    reused: int
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True):
+    """What became of a dispatched request; None where something never happened."""
+
+    status: str
+    worker: int
+    output_length: int
+    dispatched_ms: float
+    first_admit_ms: float | None
+    first_token_ms: float | None
+    last_token_ms: float | None
+    terminal_ms: float
+    admissions: list[Admission]
+
+
+class Play(msgspec.Struct, forbid_unknown_fields=True):
+    """What became of a play."""
+
+    play_id: str
+    status: str
+    lane: int | None
+    terminal_ms: float
+    settled_ms: float
+    failed_by: str | None
+
+
+class Expected(msgspec.Struct, forbid_unknown_fields=True):
+    """A golden: every dispatched request, the requests that never were, and the plays in order."""
+
+    requests: dict[str, Request]
+    skipped: list[str]
+    plays: list[Play]
+
+
+def request_of(row: dict[str, Any]) -> Request:
+    history = [
+        Admission(admission["at_ms"], admission["reused_input_tokens"]) for admission in row["admission_history"]
+    ]
+    assert row["first_admission_g1_reused_input_tokens"] == (history[0].reused if history else 0)
+    assert row["readmission_count"] == max(len(history) - 1, 0)
+    return Request(
+        status=row["terminal_status"],
+        worker=row["decode_worker_idx"],
+        output_length=row["output_length"],
+        dispatched_ms=row["dispatched_at_ms"],
+        first_admit_ms=row["first_admit_ms"],
+        first_token_ms=row["first_token_ms"],
+        last_token_ms=row["last_token_ms"],
+        terminal_ms=row["terminal_time_ms"],
+        admissions=history,
+    )
+
+
+def play_of(outcome: dict[str, Any]) -> Play:
+    return Play(
+        play_id=outcome["play_id"],
+        status=outcome["status"],
+        lane=outcome["lane"],
+        terminal_ms=outcome["causal_terminal_ms"],
+        settled_ms=outcome["settled_at_ms"],
+        failed_by=outcome.get("failure_request_id"),
+    )
+
+
+def observed(report: pp.Report) -> Expected:
+    requests = {row["request_id"]: request_of(row) for row in report.request_dicts()}
+    return Expected(
+        requests=requests,
+        skipped=[name for name in report.proven.graph.request_ids if name not in requests],
+        plays=[play_of(outcome) for outcome in report.to_dict()["agentic_play_outcomes"]],
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_trace_replays_to_its_results(name: str) -> None:
+    expected = msgspec.json.decode((FOLDER / name / "expected.json").read_bytes(), type=Expected)
+    assert observed(pp.run(FOLDER / name / "config.yaml")) == expected
+
+
+def test_every_golden_says_what_it_shows() -> None:
+    assert NAMES
+    for name in NAMES:
+        assert len((FOLDER / name / "README.md").read_text(encoding="utf-8").strip()) > 40
+
+
+def test_a_field_that_nothing_compares_is_refused() -> None:
+    text = (FOLDER / NAMES[0] / "expected.json").read_text(encoding="utf-8")
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.json.decode(text.replace('"worker"', '"wroker": 0, "worker"', 1), type=Expected)
