@@ -5,8 +5,7 @@ may have several copies; a lookup takes the one cached first. Allocation takes f
 the old end. `tests/properties/test_blocks.py` runs this pool beside a naive one.
 
 The functions take a `Pool`, the views of one worker's arrays, and not the whole `Sim`: they run once a block, and a
-large tuple costs more to pass than the work they do. (Nor do they name a record: Numba counts references to it, which
-costs more than all else here.)
+large tuple costs more to pass than the work they do.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 from playproof_spec.machines import BlockEvent, BlockState
 
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import inlined
+from playproof_kernel.jit import compiled
 from playproof_kernel.transitions import BLOCK_TABLE, advance
 
 _ALLOCATE = int(BlockEvent.ALLOCATE)
@@ -31,13 +30,13 @@ GENERATED = 1 << 62
 _NUMBER_BITS = 31
 
 
-@inlined
+@compiled
 def generated_key(node: int, number: int) -> int:
     """Return the key of block `number` of `node` when it holds a generated token: nobody else's, ever."""
     return GENERATED | (int(node) << _NUMBER_BITS) | int(number)
 
 
-@inlined
+@compiled
 def bucket_of(key: int, buckets: int) -> int:
     """Return the bucket of `key`.
 
@@ -67,7 +66,7 @@ class Pool(NamedTuple):
     worker: Any
 
 
-@inlined
+@compiled
 def pool_of(sim: Any, worker: int) -> Pool:
     """Return the pool of `worker`."""
     return Pool(
@@ -79,7 +78,7 @@ def pool_of(sim: Any, worker: int) -> Pool:
     )
 
 
-@inlined
+@compiled
 def find(pool: Any, key: int) -> int:
     """Return the copy that was cached first under `key`, or NONE."""
     copy = int(pool.buckets[bucket_of(key, pool.buckets.shape[0])])
@@ -88,21 +87,21 @@ def find(pool: Any, key: int) -> int:
     return copy
 
 
-@inlined
+@compiled
 def available(sim: Any, worker: int) -> int:
     """Return how many copies can be allocated now."""
     record = sim.workers[worker]
     return record.free + record.idle
 
 
-@inlined
+@compiled
 def _unlink(pool: Any, copy: int) -> None:
     older, newer = int(pool.copies[copy].older), int(pool.copies[copy].newer)
     pool.copies[older].newer = newer
     pool.copies[newer].older = older
 
 
-@inlined
+@compiled
 def _uncache(pool: Any, copy: int) -> None:
     copies, buckets = pool.copies, pool.buckets
     bucket = bucket_of(copies[copy].key, buckets.shape[0])
@@ -116,7 +115,7 @@ def _uncache(pool: Any, copy: int) -> None:
     copies[copy].next = NONE
 
 
-@inlined
+@compiled
 def allocate(pool: Any) -> int:
     """Return a private copy with one reference; the caller has made sure that one is available."""
     if pool.worker[0].free > 0:
@@ -134,7 +133,7 @@ def allocate(pool: Any) -> int:
     return copy
 
 
-@inlined
+@compiled
 def reuse(pool: Any, copy: int) -> None:
     """Add a reference to a cached copy, taking it off the idle list if it was there."""
     if pool.copies[copy].refs == 0:
@@ -144,7 +143,7 @@ def reuse(pool: Any, copy: int) -> None:
     pool.copies[copy].refs += 1
 
 
-@inlined
+@compiled
 def fill(pool: Any, copy: int, key: int) -> None:
     """Cache a private copy that is now full under `key`, behind earlier copies of the same key."""
     copies, buckets = pool.copies, pool.buckets
@@ -161,7 +160,7 @@ def fill(pool: Any, copy: int, key: int) -> None:
         copies[at].next = copy
 
 
-@inlined
+@compiled
 def release(pool: Any, copy: int) -> None:
     """Drop one reference: the last one makes a cached copy idle and most recent, and frees a private one."""
     pool.copies[copy].refs -= 1

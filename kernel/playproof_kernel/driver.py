@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from playproof_spec.graph import Trigger
 from playproof_spec.machines import LaneEvent, NodeEvent, NodeState, PlayEvent, PlayState, RequestEvent, RequestState
 
@@ -200,12 +199,35 @@ def _settle_play(sim: Any, number: int) -> None:
 
 
 @compiled
+def _sort(values: Any, count: int) -> None:
+    """Sort the first `count` values in place (heap sort: no memory, and no worse when a whole queue is refused)."""
+    for end in range(1, count):
+        at = end
+        while at > 0 and values[(at - 1) // 2] < values[at]:
+            values[at], values[(at - 1) // 2] = values[(at - 1) // 2], values[at]
+            at = (at - 1) // 2
+    for end in range(count - 1, 0, -1):
+        values[0], values[end] = values[end], values[0]
+        at = 0
+        while 2 * at + 1 < end:
+            child = 2 * at + 1
+            if child + 1 < end and values[child + 1] > values[child]:
+                child += 1
+            if values[child] <= values[at]:
+                break
+            values[at], values[child] = values[child], values[at]
+            at = child
+
+
+@compiled
 def hear(sim: Any) -> None:
     """Take in what became terminal at this instant, by node index: completions fire edges, failures stop plays."""
     run = sim.run[0]
-    heard = np.sort(sim.feedback[: run.feedback])
+    heard = run.feedback
+    _sort(sim.feedback, heard)
     run.feedback = 0
-    for node in heard:
+    for position in range(heard):
+        node = sim.feedback[position]
         number = sim.static[node].play
         play = sim.plays[number]
         play.in_flight -= 1

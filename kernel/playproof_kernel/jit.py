@@ -22,34 +22,36 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def _cache_folder() -> str:
+    """Return where machine code of exactly these sources is kept; ``NUMBA_CACHE_DIR`` moves it."""
     here = Path(__file__).parent
     digest = blake3.blake3()
     for folder in (here, Path(playproof_spec.__file__).parent):
         for source in sorted(folder.glob("*.py")):
             digest.update(source.name.encode() + source.read_bytes())
-    return str(here / "__pycache__" / f"compiled-{digest.hexdigest(8)}")
+    base = Path(_CONFIG.CACHE_DIR) if _CONFIG.CACHE_DIR else here / "__pycache__"
+    return str(base / f"compiled-{digest.hexdigest(8)}")
 
 
+_CONFIG: Any = numba.core.config
 _CACHE_FOLDER = _cache_folder()
+
+# Without Numba's runtime no compiled function can allocate, and none counts references to the arrays it is given: the
+# counting took three fifths of a replay's time. All memory is Python's, made before a run starts.
+_OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_NJIT: Any = numba.njit  # `_nrt` is not in its typed signature
 
 
 def compiled(function: Function) -> Function:
     """Compile `function` when a compiled function first calls it."""
-    return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
-
-
-def inlined(function: Function) -> Function:
-    """Compile `function` into each caller: for what runs once a block, where a call costs more than the work."""
-    return cast(Function, numba.njit(nogil=True, error_model="numpy", inline="always")(function))
+    return cast(Function, _NJIT(**_OPTIONS)(function))
 
 
 def compiled_entry(function: Function) -> Function:
     """Compile `function`, which Python calls, and keep its machine code, callees included, for the next process."""
     # The setting is read while a function is decorated; other users of Numba in this process keep theirs.
-    config: Any = numba.core.config
-    before = config.CACHE_DIR
-    config.CACHE_DIR = before or _CACHE_FOLDER
+    before = _CONFIG.CACHE_DIR
+    _CONFIG.CACHE_DIR = _CACHE_FOLDER
     try:
-        return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+        return cast(Function, _NJIT(cache=True, **_OPTIONS)(function))
     finally:
-        config.CACHE_DIR = before
+        _CONFIG.CACHE_DIR = before

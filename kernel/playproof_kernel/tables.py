@@ -10,10 +10,10 @@ from typing import Any
 
 from playproof_kernel import blocks
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import compiled, inlined
+from playproof_kernel.jit import compiled
 
 
-@inlined
+@compiled
 def never_fits(sim: Any, node: int) -> bool:
     """Whether no state of the pool admits `node`: its prompt reaches the context limit, or it needs too many blocks."""
     config = sim.config[0]
@@ -65,7 +65,7 @@ def _compact(sim: Any) -> None:
     sim.run[0].arena = used
 
 
-@inlined
+@compiled
 def extend(sim: Any, worker: int, node: int, tokens: int) -> None:
     """Give `node` fresh copies until its table covers `tokens` tokens; the caller has checked that they exist."""
     live = sim.live[node]
@@ -79,7 +79,7 @@ def extend(sim: Any, worker: int, node: int, tokens: int) -> None:
         live.table_len += 1
 
 
-@inlined
+@compiled
 def cache_full_blocks(sim: Any, worker: int, node: int) -> None:
     """Cache every block of `node` that its computed tokens have filled since the last call."""
     config = sim.config[0]
@@ -107,7 +107,7 @@ def cache_full_blocks(sim: Any, worker: int, node: int) -> None:
     live.filled = full
 
 
-@inlined
+@compiled
 def release_all(sim: Any, worker: int, node: int) -> None:
     """Release every copy of `node`, last block first, so that a prompt's tail is evicted before its head."""
     live = sim.live[node]

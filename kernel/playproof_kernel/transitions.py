@@ -10,7 +10,7 @@ from typing import Any
 
 from playproof_spec import machines
 
-from playproof_kernel.jit import inlined
+from playproof_kernel.jit import compiled
 
 
 class IllegalTransition(Exception):
@@ -24,7 +24,7 @@ REQUEST_TABLE = machines.REQUEST.as_array()
 BLOCK_TABLE = machines.BLOCK.as_array()
 
 
-@inlined
+@compiled
 def advance(table: Any, states: Any, index: Any, event: Any) -> None:
     """Move ``states[index]`` along `event`.
 

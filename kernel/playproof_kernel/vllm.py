@@ -25,7 +25,7 @@ from playproof_spec.units import HORIZON_NS
 from playproof_kernel import blocks, tables, timing
 from playproof_kernel.arrays import NONE
 from playproof_kernel.deployment import TimingKind
-from playproof_kernel.jit import compiled, inlined
+from playproof_kernel.jit import compiled
 from playproof_kernel.transitions import REQUEST_TABLE, advance
 
 _ENQUEUE = int(RequestEvent.ENQUEUE)
@@ -40,7 +40,7 @@ _FIXED = int(TimingKind.FIXED)
 MAX_VARYING_PASSES = 4096
 
 
-@inlined
+@compiled
 def record_gap(sim: Any, value: int, count: int) -> None:
     """Count `count` inter-token gaps of `value` ns in the open-addressing table `gaps`; the loop keeps room in it."""
     gaps = sim.gaps
@@ -110,7 +110,7 @@ def _remove_running(sim: Any, worker: int, position: int) -> None:
     record.running -= 1
 
 
-@inlined
+@compiled
 def _compute(sim: Any, worker: int, node: int, tokens: int, part: Any) -> None:
     """Let `node` compute `tokens` more tokens in this pass: blocks, cache, and its share of the prefill part.
 
@@ -273,7 +273,7 @@ def start_pass(sim: Any, worker: int) -> bool:
     return True
 
 
-@inlined
+@compiled
 def _growth_fits(sim: Any, worker: int, passes: int) -> bool:
     """Whether the pool covers `passes` further decode passes of the batch."""
     size = sim.config[0].block_size
@@ -312,7 +312,7 @@ def _plan_macro(sim: Any, worker: int) -> None:
     record.pass_end = _end_of(sim, worker, passes)
 
 
-@inlined
+@compiled
 def _duration_of(sim: Any, worker: int, number: int) -> int:
     """Return the duration of pass `number` (from 1) of the current macro-step."""
     record = sim.workers[worker]
@@ -372,7 +372,7 @@ def interrupt(sim: Any, worker: int) -> None:
         tables.cache_full_blocks(sim, worker, node)
 
 
-@inlined
+@compiled
 def _record_token_times(sim: Any, worker: int, node: int, passes: int, last: int) -> None:
     """Note the times of the `passes` tokens of `node`, and the gap before the first of them."""
     record = sim.workers[worker]
