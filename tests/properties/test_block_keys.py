@@ -20,18 +20,18 @@ IDS = [1, 2, 3, 4, 5, 9, 10, 2**32 + 1, 2**32 + 2, 2**63 - 1, 2**63, 2**64 - 1, 
 
 @st.composite
 def prompts(draw: st.DrawFn) -> list[tuple[list[int], int]]:
-    """Draw (hash ids, tokens missing of the last block) of some requests: new prompts, and ones that fork from others."""
-    chunk = st.one_of(
-        st.lists(st.sampled_from(IDS), min_size=1, max_size=4),
-        st.builds(lambda first, count: [first + i for i in range(count)], st.integers(1, 12), st.integers(1, 8)),
+    """Draw (hash ids, tokens missing of the last block) of requests: new prompts, and ones that fork from others."""
+    scattered = st.lists(st.sampled_from(IDS), min_size=1, max_size=4)
+    consecutive = st.builds(
+        lambda first, count: list(range(first, first + count)), st.integers(1, 12), st.integers(1, 8)
     )
     drawn: list[tuple[list[int], int]] = []
     for _ in range(draw(st.integers(1, 8))):
         ids: list[int] = []
-        if drawn and draw(st.booleans()):
+        if drawn and draw(st.integers(0, 1)) == 1:
             parent = draw(st.sampled_from(drawn))[0]
             ids = parent[: draw(st.integers(0, len(parent)))]
-        for piece in draw(st.lists(chunk, min_size=0 if ids else 1, max_size=3)):
+        for piece in draw(st.lists(scattered | consecutive, min_size=0 if ids else 1, max_size=3)):
             ids = ids + piece
         drawn.append((ids, draw(st.integers(0, 6))))
     return drawn

@@ -1,7 +1,7 @@
 """Goldens: small traces with the exact results of their replay, worked out by hand from the engine's rules.
 
-Each folder's README says which rule it shows and how the figures come about. There is no way to write `expected.json` from
-a run: a difference is a defect of one of the two.
+Each folder's README says which rule it shows and how the figures come about. There is no way to write `expected.json`
+from a run: a difference is a defect of one of the two.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import playproof as pp
 import pytest
+
+import playproof as pp
 
 FOLDER = Path(__file__).resolve().parent.parent / "goldens"
 NAMES = sorted(path.name for path in FOLDER.glob("replay-*"))
