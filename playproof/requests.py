@@ -152,7 +152,6 @@ class RequestColumns:
         graph = self._graph
         rows = self.array()
         names = [name for name in REQUEST_DTYPE.names or () if name not in ("node", "worker")]
-        source_ids = [graph.source_request_ids[i] for i in self.node.tolist()]
         models = [graph.models[i] for i in graph.node_model[self.node].tolist()]
         workers = rows["worker"].tolist()
         columns = [_nullable(rows[name]) for name in names]
@@ -160,9 +159,11 @@ class RequestColumns:
         for row, values in enumerate(zip(*columns, strict=True)):
             known = dict(zip(names, values, strict=True))
             reused = known["first_admission_reused_input_tokens"]
+            request_id = known.pop("request_id")
             yield {
-                "request_id": known.pop("request_id"),
-                "source_request_id": source_ids[row],
+                "request_id": request_id,
+                # The trace's own id. A finite replay runs each request once, under that id.
+                "source_request_id": request_id,
                 **known,
                 "lane": lanes[row],
                 "phase": PHASE,

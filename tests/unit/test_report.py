@@ -97,7 +97,7 @@ def test_an_empty_set_has_no_statistics() -> None:
 def hand_made() -> tuple[ProvenGraph, Ledger]:
     graph = sketch(
         [
-            {"request_id": "a1", "source_request_id": "plan", "play_id": "a", "input_length": 10, "output_length": 3},
+            {"request_id": "a1", "play_id": "a", "input_length": 10, "output_length": 3},
             {"request_id": "a2", "play_id": "a", "input_length": 20, "output_length": 0, "dependencies": ["a1"]},
             {"request_id": "b1", "play_id": "b", "input_length": 5000, "output_length": 7},
             {"request_id": "b2", "play_id": "b", "input_length": 16, "output_length": 7, "dependencies": ["b1"]},
@@ -227,7 +227,7 @@ def test_request_lines(report: Report) -> None:
     plan, edit, big = report.request_dicts()
     assert plan == {
         "request_id": "a1",
-        "source_request_id": "plan",
+        "source_request_id": "a1",
         "play_id": "a",
         "session_id": plan["session_id"],
         "play_ordinal": 0,
