@@ -40,7 +40,7 @@ def _rule(kind: Kind) -> dict[str, Any]:
     return {
         "id": kind.code,
         "shortDescription": {"text": kind.title},
-        "fullDescription": {"text": f"{kind.title}: {kind.because}."},
+        "fullDescription": {"text": f"{kind.title}: {kind.because}"},
         "help": {"text": kind.hint},
         "defaultConfiguration": {"level": kind.severity.value},
     }

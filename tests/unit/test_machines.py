@@ -84,5 +84,11 @@ def test_findings_page_has_every_code_once_and_whole() -> None:
     for kind in CATALOGUE.values():
         assert page.count(f"\n### {kind.code}\n") == 1
         assert all([kind.title, kind.because, kind.hint, kind.example])
+        # Titles go behind a colon, reasons and ways out stand as sentences.
+        first = kind.title.split()[0]
+        assert first[0].islower() or first.isupper()
+        assert not kind.title.endswith(".")
+        assert kind.because.endswith(".")
+        assert kind.hint.endswith(".")
         assert kind.hint in page
         assert kind.example in page
