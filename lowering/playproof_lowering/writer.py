@@ -6,6 +6,7 @@ digest's order, floats in the shortest form that reads back equal. Equal graphs 
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import tempfile
@@ -45,6 +46,10 @@ def write_v2(graph: Graph, out_path: str | os.PathLike[str]) -> None:
     Linear in nodes, edges and hash ids; memory is one buffer. Ids are written by the compiled formatter of the digest.
     """
     target = Path(out_path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "No such folder", str(target.parent))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     try:
         # A temporary file is private; the result has the permissions that any other new file would have.

@@ -150,6 +150,15 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
 
+@pytest.mark.parametrize("name", ["no/such/out.jsonl", "folder"])
+def test_a_place_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=r"No such folder|Is a directory") as refused:
+        write_v2(sketch([{"request_id": "a"}]), tmp_path / name)
+    assert ".part" not in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
 def test_a_written_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     write_v2(sketch([{"request_id": "a"}]), tmp_path / "out.jsonl")
     (tmp_path / "plain").write_text("")
