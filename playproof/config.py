@@ -30,6 +30,7 @@ from playproof.fields import (
     Sequences,
     Speedup,
     Workers,
+    as_written,
     check,
 )
 
@@ -286,8 +287,8 @@ class _Reader:
         self._lines: dict[str, int] = {}
         self._overridden: set[str] = set()
 
-    def add(self, code: str, message: str, field: str, **details: Any) -> None:
-        self.findings.add(finding(code, message, where=self._where(field), **details))
+    def add(self, code: str, message: str, field: str, found: object = "", **details: Any) -> None:
+        self.findings.add(finding(code, message, where=self._where(field), found=as_written(found), **details))
 
     def _where(self, field: str) -> Where:
         if field in self._overridden:

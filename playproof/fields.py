@@ -6,6 +6,7 @@ says was wanted. The Python classes and the YAML configuration share these check
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -83,5 +84,23 @@ def check(kind: Any, value: object, where: Where) -> tuple[Any, Finding | None]:
     except msgspec.ValidationError as error:
         code = "config-type" if ", got `" in str(error) else "config-value"
         name = where.field.rpartition(".")[2] or where.field
-        problem = f"{name} is {'of the wrong type' if code == 'config-type' else 'out of range'}"
-        return None, finding(code, problem, where=where, found=value, wanted=wanted(kind))
+        value_is = "no such value" if isinstance(value, str) else "out of range"
+        problem = f"{name} is {'of the wrong type' if code == 'config-type' else value_is}"
+        return None, finding(code, problem, where=where, found=as_written(value), wanted=wanted(kind))
+
+
+def as_written(value: object) -> str:
+    """Return a value as a configuration file would write it.
+
+    Examples
+    --------
+    >>> as_written(True), as_written(None), as_written("eight"), as_written([8, "x"])
+    ('true', 'null', 'eight', '[8, "x"]')
+    """
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        # YAML knows mappings with dates as keys, and lists that hold themselves.
+        return repr(value)

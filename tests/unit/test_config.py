@@ -183,6 +183,27 @@ engine:
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "found"),
+    [
+        (f"{WORKER}.parallelism.replicas", True, "true"),
+        ("traffic.load.speedup", None, "null"),
+        ("traffic.load.speedup", "fast", "fast"),
+        (f"{WORKER}.kv_cache.host_offload", {"num_host_blocks": 4}, '{"num_host_blocks": 4}'),
+        ("traffic.source.subagent_marker", "end", "end"),
+    ],
+)
+def test_what_was_found_is_shown_as_the_file_has_it(field: str, value: object, found: str) -> None:
+    (problem,) = refused(changed(field, value))
+    assert problem.found == found
+    assert "range" not in problem.message
+
+
+def test_a_setting_that_holds_itself_is_refused() -> None:
+    (problem,) = refused(DEFAULT_CONFIGURATION, overrides=["traffic.load.agentic_lanes=&lanes [*lanes]"])
+    assert problem.code == "config-type"
+
+
+@pytest.mark.parametrize(
     ("path", "name", "near"),
     [
         ("traffic.load", "agentic_lane", "agentic_lanes"),
