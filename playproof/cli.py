@@ -152,6 +152,9 @@ def validate(
     paths: Paths,
     config: ConfigOption = None,
     format: FormatOption = None,
+    nested_timestamp_basis: BasisOption = None,
+    subagent_marker: MarkerOption = None,
+    block_size: BlockSizeOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="Take unknown fields as errors.")] = False,
     output: Annotated[Output, typer.Option(help="What to print.")] = Output.text,
 ) -> None:
@@ -160,7 +163,7 @@ def validate(
     with _patience("reading and proving"):
         result = api.validate(
             paths,
-            **_reading(settings, format),
+            **_reading(settings, format, nested_timestamp_basis, subagent_marker, block_size),
             strict=strict,
             deployment=settings.deployment if settings is not None else None,
             offered=settings.load if settings is not None else None,

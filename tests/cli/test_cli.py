@@ -100,6 +100,7 @@ def test_validate_as_sarif(said: Any) -> None:
     for rule in rules:
         assert rule["shortDescription"]["text"]
         assert rule["help"]["text"]
+        assert not rule["fullDescription"]["text"].endswith("..")
         assert rule["defaultConfiguration"]["level"] in {"error", "warning", "note"}
     assert run["results"]
     for result in run["results"]:
@@ -111,6 +112,16 @@ def test_validate_as_sarif(said: Any) -> None:
     assert location["physicalLocation"]["artifactLocation"]["uri"].endswith("examples/broken/deadlock.jsonl")
     assert location["physicalLocation"]["region"] == {"startLine": 3}
     assert {"fullyQualifiedName": "child"} in location["logicalLocations"]
+
+
+def test_validate_takes_the_readings_that_its_findings_name(said: Any) -> None:
+    assert "weka subagent marker: spawn" in said("validate", WEKA, "--subagent-marker", "spawn")[1]
+    code, out, _ = said("validate", WEKA, "--nested-timestamp-basis", "absolute")
+    assert code == 1
+    assert "nested-before-marker" in out
+    code, out, _ = said("validate", WEKA, "--block-size", "32")
+    assert code == 1
+    assert "block-size-mismatch" in out
 
 
 def test_sarif_quotes_paths(said: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
