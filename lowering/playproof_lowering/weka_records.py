@@ -34,6 +34,9 @@ __all__ = ["Agent", "Counts", "Entry", "PlayRecord", "WekaRecords"]
 
 HORIZON_S: Final = HORIZON_MS / 1000
 MAX_BLOCK_SIZE: Final = 2**20
+# Blocks without a recorded hash that a corpus may declare: each becomes an id in the digest and in the canonical form.
+# Five thousand times those of the public recordings; a file of a few kilobytes could otherwise ask for terabytes.
+MAX_PRIVATE_BLOCKS: Final = 2**28
 STATUSES: Final = ("completed", "async_launched")
 _ABSENT: Final = msgspec.Raw(b"")
 _NO_HASHES: Final = msgspec.Raw(b"[]")
@@ -390,7 +393,7 @@ class _Harvest:
         duration_s = None
         if item.duration_ms is not None:
             duration_s = item.duration_ms / 1000
-            _check_time(duration_s, f"{path}.duration_ms", problems)
+            _check_time(item.duration_ms, f"{path}.duration_ms", problems, HORIZON_MS, "ms")
         if owner < 0:
             message = "no request of the parent stands before the subagent"
             problems.append(Problem("subagent-without-owner", path, message, item.agent_id, "a request before it"))
@@ -446,7 +449,13 @@ class _Harvest:
         self._private.append(private)
         if not sound:
             return
-        self._counts.private_blocks += private
+        before = self._counts.private_blocks
+        self._counts.private_blocks = before + private
+        if before <= MAX_PRIVATE_BLOCKS < before + private:
+            message = f"up to here the corpus declares {before + private} blocks without hash ids"
+            wanted = f"at most {MAX_PRIVATE_BLOCKS} such blocks in a corpus"
+            found = str(item.input_length)
+            self.problems.append(Problem("length-out-of-bounds", f"{entry.path}.in", message, found, wanted))
         if ids == blocks > full:
             self._counts.partial_block_hashes += 1
         elif ids > blocks:
@@ -513,12 +522,12 @@ class _Harvest:
         return offsets, first, count, distinct, shared
 
 
-def _check_time(seconds: float, path: str, problems: list[Problem]) -> None:
-    if seconds < 0:
-        problems.append(Problem("time-negative", path, "the time is negative", repr(seconds), "0 or more"))
-    elif not seconds <= HORIZON_S:
-        wanted = f"at most {HORIZON_S:.0f} s"
-        problems.append(Problem("time-beyond-horizon", path, "the time lies beyond the clock", repr(seconds), wanted))
+def _check_time(value: float, path: str, problems: list[Problem], horizon: float = HORIZON_S, unit: str = "s") -> None:
+    if value < 0:
+        problems.append(Problem("time-negative", path, "the time is negative", repr(value), "0 or more"))
+    elif not value <= horizon:
+        wanted = f"at most {horizon:.0f} {unit}"
+        problems.append(Problem("time-beyond-horizon", path, "the time lies beyond the clock", repr(value), wanted))
 
 
 def _entry_problems(entry: Entry) -> list[Problem]:

@@ -327,6 +327,20 @@ def test_weka_lines_are_named(tmp_path: Path) -> None:
     the_one(problems(path), "time-negative", "all.jsonl", 2, "requests[1].t")
 
 
+def test_a_duration_is_shown_as_it_was_recorded(tmp_path: Path) -> None:
+    record = play(call(), subagent(duration_ms=1e300))
+    found = problems(written(tmp_path, "trace.json", json.dumps(record).encode()))
+    only = the_one(found, "time-beyond-horizon", "trace.json", 0, "requests[1].duration_ms")
+    assert (only.found, only.wanted[-3:]) == ("1e+300", " ms")
+
+
+def test_lengths_that_no_hash_covers_are_bounded_together(tmp_path: Path) -> None:
+    # 134 million blocks each: two of them are read in a moment, the third would be a corpus of gigabytes.
+    record = play(*(call(float(n), **{"in": 2**31 - 1, "hash_ids": []}) for n in range(5)))
+    found = problems(written(tmp_path, "trace.json", json.dumps(record).encode()))
+    the_one(found, "length-out-of-bounds", "trace.json", 0, "requests[2].in")
+
+
 def test_every_problem_of_a_record_is_told(tmp_path: Path) -> None:
     record = play(call(-1.0), call(NAN, out="x"), subagent(requests=[call(0.0, hash_ids=[1.5])], status=3))
     found = problems(written(tmp_path, "trace.json", json.dumps(record).encode()))
