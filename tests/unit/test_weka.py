@@ -122,6 +122,15 @@ def test_the_two_readings_of_a_marker(tmp_path: Path, marker: str, start: float,
     assert joins == ([] if join is None else [join])
 
 
+@pytest.mark.parametrize(
+    ("start", "edge"), [(0.999, "dispatch +999 ms"), (1.0, "completion +0 ms"), (1.25, "completion +250 ms")]
+)
+def test_a_spawn_fires_at_the_dispatch_of_a_parent_that_still_runs(tmp_path: Path, start: float, edge: str) -> None:
+    # The parent runs from 0 to 1 s.
+    graph = graph_of(lowered(tmp_path, [call(0, 1), agent(start, "a", call(start, 9))], subagent_marker="spawn"))
+    assert edges(graph, "play0:outer:1:inner:0") == [f"play0:outer:0 —spawn/{edge}"]
+
+
 def test_the_marker_reading_with_fewer_contradictions_is_chosen_with_its_evidence(tmp_path: Path) -> None:
     ended = [call(0, 1), agent(20.5, "a", call(0.0, 9, api=18.0), duration_ms=19000), call(22, 1, 2)]
     graph = graph_of(lowered(tmp_path, ended, [call(0, 1)]))
