@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import msgspec
 import typer
@@ -62,8 +62,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-out = Console(soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+def _deafen(stream: TextIO) -> None:
+    """Send what is still printed to nowhere: whoever read it has seen enough, and the verdict stays the verdict."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Go on without a reader; Rich would leave with 1, which says that there are errors."""
+        _deafen(sys.stderr if self.stderr else sys.stdout)
+
+
+out = _Console(soft_wrap=True, highlight=False)
+err = _Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 class Output(StrEnum):
@@ -103,10 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_findings(err, refused.findings)
         print_verdict(err, refused.findings, "refused")
         return EXIT_FINDINGS
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. What is still buffered must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         name = f"{error.filename}: " if error.filename is not None else ""
         return _say(f"{name}{error.strerror or error}", EXIT_USAGE)
@@ -270,7 +278,7 @@ def replay(
         err.print(f"{told} ({counts}); `playproof validate --config` shows them", markup=False)
     written = report.write(out_folder, per_request=per_request) if out_folder is not None else []
     if as_json:
-        sys.stdout.write(report.to_json().decode())
+        _print_json_text(report.to_json().decode())
         return
     print_report(out, report.to_dict())
     for path in written:
@@ -330,7 +338,15 @@ def _reading(
 
 
 def _print_json(value: object) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    _print_json_text(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def _print_json_text(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _deafen(sys.stdout)
 
 
 @contextlib.contextmanager

@@ -341,8 +341,20 @@ def test_as_a_process_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0
     assert done.stderr == ""
-    # A reader that has seen enough is no error.
-    done = subprocess.run(
-        f"{sys.executable} -m playproof.cli machines | true", shell=True, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"),
+    [(["machines"], 0), (["validate", WEKA, "--output", "json"], 0), (["validate", DEADLOCK], 1)],
+    ids=["machines", "json", "findings"],
+)
+def test_a_reader_that_has_seen_enough_does_not_change_the_verdict(command: list[str], verdict: int) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "playproof.cli", *command], stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (verdict, b"")
