@@ -19,6 +19,7 @@ from rich.text import Text
 SHOWN_PER_CODE = 5
 # Longer latencies are printed in seconds.
 MS_UP_TO = 1000
+WHOLE_S_FROM_MS = 10_000_000
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 LATENCIES = (
@@ -161,7 +162,10 @@ def _counts(report: Mapping[str, Any], *names: str) -> str:
 def _duration(value_ms: float | None) -> str:
     if value_ms is None:
         return "–"
-    return f"{value_ms:,.1f} ms" if value_ms < MS_UP_TO else f"{value_ms / 1000:,.2f} s"
+    if value_ms < MS_UP_TO:
+        return f"{value_ms:,.1f} ms"
+    # The decimals of hours would not fit the table on a narrow terminal.
+    return f"{value_ms / 1000:,.2f} s" if value_ms < WHOLE_S_FROM_MS else f"{value_ms / 1000:,.0f} s"
 
 
 def _rate(value: float | None) -> str:

@@ -265,6 +265,11 @@ class Report:
                 "target_model": self.deployment.model,
             },
             "agentic_lanes": self.load.lanes,
+            # A finite replay on aggregated workers without a host tier has none of these, as with the peer.
+            "agentic_snapshots": None,
+            "agentic_phases": None,
+            "agentic_profile": None,
+            "g2_domains": None,
             "agentic_play_outcomes": self._outcomes(),
             **{name: fact for name, fact in graph.facts.items() if name.startswith("weka_")},
             "reading": {name: fact for name, fact in graph.facts.items() if not name.startswith("weka_")},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import re
@@ -20,12 +21,14 @@ from playproof_kernel.ledger import NEVER, Ledger
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.machines import NodeState, PlayState, RequestState
 from playproof_spec.sketch import sketch
+from rich.console import Console
 
 from playproof.api import load, replay
 from playproof.config import read_configuration
 from playproof.deployment import Deployment, FixedTiming, Load
 from playproof.figures import PERCENTILES, STATISTICS, percentile_index, summarize, summarize_weighted
 from playproof.files import write_whole
+from playproof.render import print_report
 from playproof.report import Report, ledger_digest
 from playproof.requests import REQUEST_DTYPE
 
@@ -383,6 +386,22 @@ def test_summaries_equal_the_peers(reference_dir: Path) -> None:
                 assert ours[name] == pytest.approx(theirs[name], rel=1e-6), case.name
         assert figures["agentic_graph"] == expected["agentic_graph"]
     assert compared > 35 * 60
+
+
+def test_what_is_not_simulated_is_null(report: Report) -> None:
+    document = report.to_dict()
+    names = ("agentic_snapshots", "agentic_phases", "agentic_profile", "g2_domains")
+    assert [document[name] for name in names] == [None] * 4
+
+
+def test_the_table_fits_a_narrow_terminal(report: Report) -> None:
+    document = report.to_dict()
+    for name in [name for name in document if name.endswith("_trajectory_e2e_latency_ms")]:
+        document[name] = 31_239_909.3
+    screen = io.StringIO()
+    print_report(Console(file=screen, width=80), document)
+    assert screen.getvalue().count("31,240 s") == 5
+    assert "…" not in screen.getvalue()
 
 
 def test_reports_are_equal_but_for_wall_times() -> None:
