@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from playproof_spec.certificate import prove
 from playproof_spec.sketch import sketch
 
@@ -12,10 +13,12 @@ import playproof as pp
 TIMING = pp.FixedTiming(prefill_ms=10, decode_ms=1)
 
 
-def replayed(rows: list[dict[str, Any]], lanes: int | None = None, **deployment: Any) -> dict[str, dict[str, Any]]:
+def replayed(
+    rows: list[dict[str, Any]], lanes: int | None = None, timing: Any = TIMING, **deployment: Any
+) -> dict[str, dict[str, Any]]:
     """Return the lines of requests.jsonl by request."""
     trace = prove(sketch(rows, block_size=4))
-    report = pp.replay(trace, pp.Deployment(block_size=4, timing=TIMING, **deployment), pp.Load(lanes=lanes))
+    report = pp.replay(trace, pp.Deployment(block_size=4, timing=timing, **deployment), pp.Load(lanes=lanes))
     return {line["request_id"]: line for line in report.request_dicts()}
 
 
@@ -47,3 +50,26 @@ def test_plays_that_end_at_one_instant_settle_by_node_index() -> None:
     lines = replayed(rows, lanes=2, blocks=100, workers=2)
     assert {name: line["terminal_time_ms"] for name, line in lines.items() if name in "az"} == {"a": 21.0, "z": 21.0}
     assert {name: line["lane"] for name, line in lines.items()} == {"z": 0, "zz": 1, "a": 1, "c": 1, "d": 0}
+
+
+def test_the_polynomial_knows_no_pool_fuller_than_full() -> None:
+    # Two requests share a prompt that fills most of the pool: their tokens are more than it holds.
+    rows = [{"request_id": name, "input_length": 16, "output_length": 3, "hash_ids": [1, 2, 3, 4]} for name in "ab"]
+    lines = replayed(rows, timing=pp.PolynomialTiming(), blocks=7)
+    full_pool_ms = -25.74 + 54.01 + 5.74
+    assert lines["a"]["tpot_ms"] == pytest.approx(full_pool_ms, abs=1e-6)
+    assert lines["b"]["tpot_ms"] == pytest.approx(full_pool_ms, abs=1e-6)
+
+
+def test_without_lanes_no_request_has_one() -> None:
+    rows: list[dict[str, Any]] = [{"request_id": "a"}, {"request_id": "b", "dependencies": ["a"]}]
+    assert [line["lane"] for line in replayed(rows, blocks=10).values()] == [None, None]
+    assert [line["lane"] for line in replayed(rows, lanes=1, blocks=10).values()] == [0, 0]
+
+
+def test_a_pass_that_preempted_admits_nobody() -> None:
+    # Six blocks: both share three, each has a fourth of its own. At 10 ms `a` takes the last one and `b` is preempted.
+    # Its blocks are all there again, but it is admitted in the next pass only.
+    rows = [{"request_id": name, "input_length": 16, "output_length": 4, "hash_ids": [1, 2, 3, 4]} for name in "ab"]
+    history = replayed(rows, blocks=6)["b"]["admission_history"]
+    assert [(each["at_ms"], each["reused_input_tokens"]) for each in history] == [(0.0, 12), (11.0, 16)]
