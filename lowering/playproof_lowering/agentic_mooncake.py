@@ -16,6 +16,7 @@ from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import RELATION_NAMES, TRIGGER_NAMES, Carried, Graph, Int64, Relation, Source, Trigger
 
 from playproof_lowering.builder import GraphBuilder
+from playproof_lowering.names import repeated_name
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.runs import OK, RunBuffer, renumber
 from playproof_lowering.source import Reading, SourceError, SourceFile
@@ -214,7 +215,8 @@ class _Reader:
             self._unknown.note(explained.unknown, where)
             self._unknown.tell(self.findings)
             header = _HEADER.decode(explained.cleaned)
-        problems = list(self._header_problems(header, where.file))
+        twice = repeated_name(record)
+        problems = [twice] if twice is not None else list(self._header_problems(header, where.file))
         report(self.findings, problems, where)
         return None if problems else header
 
@@ -266,6 +268,9 @@ class _Reader:
                 report(self.findings, explained.problems, _named(record, where))
                 return
             row = _ROW.decode(explained.cleaned)
+        twice = repeated_name(record)
+        if twice is not None:
+            problems.append(twice)
         input_length = _length(row.input_length, row.input_tokens, "input", problems)
         output_length = _length(row.output_length, row.output_tokens, "output", problems)
         edges = _edges(row.dependencies, problems)

@@ -17,6 +17,7 @@ from playproof_spec.graph import MAX_TOKENS, Int64, UInt64
 from playproof_spec.units import HORIZON_MS
 
 from playproof_lowering.identity import namespace
+from playproof_lowering.names import repeated_name
 from playproof_lowering.runs import OK, RunBuffer, append_private, joined, renumber
 from playproof_lowering.source import Reading
 from playproof_lowering.streams import Prompts
@@ -285,12 +286,19 @@ class WekaRecords:
 
     def _decode(self, data: bytes, where: Where) -> _Play | None:
         try:
-            return _PLAY.decode(data)
+            play = _PLAY.decode(data)
         except DecodeErrors:
             explained = explain(data, _Play)
-        self._unknown.note(explained.unknown, where)
-        report(self.findings, explained.problems, where)
-        return None if explained.problems else _PLAY.decode(explained.cleaned)
+            self._unknown.note(explained.unknown, where)
+            report(self.findings, explained.problems, where)
+            if explained.problems:
+                return None
+            play = _PLAY.decode(explained.cleaned)
+        twice = repeated_name(data)
+        if twice is not None:
+            report(self.findings, [twice], where)
+            return None
+        return play
 
     def _play_problems(self, play: _Play, shown: str) -> Iterator[Problem]:
         if not play.id.strip():

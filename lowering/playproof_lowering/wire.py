@@ -25,6 +25,7 @@ __all__ = [
     "UnknownFields",
     "explain",
     "hash_ids_problem",
+    "joined",
     "nearest",
     "path_at",
     "report",
@@ -299,16 +300,15 @@ def report(findings: Findings, problems: Iterable[Problem], where: Where, prefix
             finding(
                 problem.code,
                 problem.message,
-                where=Where(
-                    file=where.file, line=where.line, field=shown(_joined(prefix, problem.path)), ids=where.ids
-                ),
+                where=Where(file=where.file, line=where.line, field=shown(joined(prefix, problem.path)), ids=where.ids),
                 found=problem.found,
                 wanted=problem.wanted,
             )
         )
 
 
-def _joined(prefix: str, path: str) -> str:
+def joined(prefix: str, path: str) -> str:
+    """Return the JSON path of `path` within the value at `prefix`."""
     if not prefix or not path or path.startswith("["):
         return prefix + path
     return f"{prefix}.{path}"
@@ -342,7 +342,7 @@ class UnknownFields:
         """Count the fields of one record."""
         for path, name, close in unknown:
             kind = re.sub(r"\[\d+\]", "[]", path)
-            first = Where(file=where.file, line=where.line, field=shown(_joined(path, name)), ids=where.ids)
+            first = Where(file=where.file, line=where.line, field=shown(joined(path, name)), ids=where.ids)
             known, close, count = self._seen.get((kind, name), (first, close, 0))
             self._seen[kind, name] = (known, close, count + 1)
 

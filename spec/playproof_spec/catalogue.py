@@ -242,6 +242,14 @@ FORMAT = _kinds(
         "`not_befor_ms`",
     ),
     Kind(
+        "field-repeated",
+        Severity.ERROR,
+        "field given twice in one object",
+        "JSON does not say which of the two counts, and readers differ.",
+        "Keep one of them.",
+        '`{"t": 0.0, "t": 5.0}`',
+    ),
+    Kind(
         "field-conflict",
         Severity.ERROR,
         "field given twice under two names",

@@ -9,14 +9,18 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 from playproof_lowering import LoweringOptions, load_graph
 from playproof_lowering import source as source_module
+from playproof_lowering.names import repeated_name
 from playproof_spec.certificate import prove
 from playproof_spec.findings import Finding, InvalidInput, Severity
 
@@ -325,6 +329,81 @@ def test_weka_field(tmp_path: Path, record: Any, wanted: tuple[str, str]) -> Non
 def test_weka_lines_are_named(tmp_path: Path) -> None:
     path = written(tmp_path, "all.jsonl", lines(play(call()), play(call(), call(-2.0))))
     the_one(problems(path), "time-negative", "all.jsonl", 2, "requests[1].t")
+
+
+@pytest.mark.parametrize(
+    ("record", "field"),
+    [
+        (json.dumps(row("b"))[:-1] + ', "input_length": 20}', "input_length"),
+        (json.dumps(row("b"))[:-1] + ',"play_id"\t: "p"}', "play_id"),
+        (
+            json.dumps(row("b", dependencies=[edge("a")])).replace('"delay_ms"', '"delay_ms": 1, "delay_ms"'),
+            "dependencies[0].delay_ms",
+        ),
+        (json.dumps(row("b", extra={"x": [{"y": 1}, {"y": 1, "y,": 2}]})).replace('"y,"', '"y"'), "extra.x[1].y"),
+    ],
+)
+def test_a_name_that_stands_twice_in_a_row(tmp_path: Path, record: str, field: str) -> None:
+    path = written(tmp_path, "trace.jsonl", lines(HEADER, row(), record.encode()))
+    found = [item for item in problems(path) if item.severity is Severity.ERROR]
+    assert the_one(found, "field-repeated", "trace.jsonl", 3, field).where.ids == ("b",)
+
+
+def test_a_name_that_stands_twice_in_a_header(tmp_path: Path) -> None:
+    header = json.dumps(HEADER)[:-1] + ', "block_size": 64}'
+    found = problems(written(tmp_path, "trace.jsonl", lines(header.encode(), row())))
+    the_one(found, "field-repeated", "trace.jsonl", 1, "block_size")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ('"block_size": 16', '"block_size": 16, "block_size": 64', "block_size"),
+        ('"t": 3.5', '"t": 3.5, "t": 4.5', "requests[1].requests[0].t"),
+    ],
+)
+def test_a_name_that_stands_twice_in_a_play(tmp_path: Path, old: str, new: str, field: str) -> None:
+    record = json.dumps(play(call(), subagent(requests=[call(3.5)], duration_ms=9000)))
+    assert record.count(old) == 1
+    found = problems(written(tmp_path, "trace.json", record.replace(old, new).encode()))
+    the_one(found, "field-repeated", "trace.json", 0, field)
+
+
+def naive_repetition(text: str) -> bool:
+    repeated = False
+
+    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeated
+        repeated |= len(dict(pairs)) < len(pairs)
+        return dict(pairs)
+
+    json.loads(text, object_pairs_hook=look)
+    return repeated
+
+
+names = st.sampled_from(["a", "b", "a:", "ab", '"', "\\", "{", "é", ""])
+values = st.recursive(
+    st.sampled_from(["1", "-2.5e3", "null", '"a"', '"\\"a\\": {"', "[]"]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda items: "[" + " ,".join(items) + "]"),
+        st.lists(st.tuples(names, inner), max_size=4).map(
+            lambda pairs: "{" + ",\n".join(f"{json.dumps(name)} :{value}" for name, value in pairs) + "}"
+        ),
+    ),
+)
+
+
+@given(values)
+def test_repeated_names_are_those_that_a_naive_reader_finds(text: str) -> None:
+    assert (repeated_name(text.encode()) is not None) == naive_repetition(text)
+
+
+def test_a_flood_of_names_takes_no_flood_of_time(tmp_path: Path) -> None:
+    flood = {f"x{n}": n for n in range(200_000)}
+    started = time.perf_counter()
+    assert repeated_name(json.dumps(flood).encode()) is None
+    assert repeated_name(b'{"a":' * 5000 + b"1" + b"}" * 5000) is None
+    assert time.perf_counter() - started < 5.0
 
 
 def test_a_duration_is_shown_as_it_was_recorded(tmp_path: Path) -> None:
