@@ -358,3 +358,18 @@ def test_a_reader_that_has_seen_enough_does_not_change_the_verdict(command: list
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (verdict, b"")
+
+
+def test_nothing_depends_on_the_order_of_hashes() -> None:
+    said = []
+    for seed in ("0", "1"):
+        done = subprocess.run(
+            [sys.executable, "-m", "playproof.cli", "replay", "--config", CONFIG, "--json"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said.append([line for line in done.stdout.splitlines() if "wall" not in line])
+    assert len(said[0]) > 100
+    assert said[0] == said[1]
