@@ -84,7 +84,8 @@ def find_corpus(given: Path | None, scratch: Path) -> Path | None:
         print(f"The public corpus is not at {archive}; parts 1, 2 and 4 are skipped.\n")
         return None
     with tarfile.open(archive) as packed:
-        packed.extractall(scratch / "corpus", filter="data")
+        # Python 3.11.0 to 3.11.3 know no filters.
+        packed.extractall(scratch / "corpus", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return scratch / "corpus"
 
 
