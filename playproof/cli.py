@@ -263,6 +263,8 @@ def replay(
         print_findings(err, result.findings)
         print_verdict(err, result.findings)
         raise typer.Exit(_refusal(result.findings))
+    if out_folder is not None:
+        out_folder.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is told before a long replay
     with _replay_progress() as progress:
         report = api.replay(
             result.proven,

@@ -373,3 +373,18 @@ def test_nothing_depends_on_the_order_of_hashes() -> None:
         said.append([line for line in done.stdout.splitlines() if "wall" not in line])
     assert len(said[0]) > 100
     assert said[0] == said[1]
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_the_replay(
+    said: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("replayed before the folder was tried")
+
+    monkeypatch.setattr("playproof.api.replay", never)
+    taken = tmp_path / "taken"
+    taken.write_text("a file, not a folder")
+    code, out, err = said("replay", WEKA, "--config", CONFIG, "--out", str(taken))
+    assert (code, out) == (2, "")
+    assert "taken" in err
+    assert "Traceback" not in err

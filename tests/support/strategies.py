@@ -39,7 +39,7 @@ def rows(
             length = draw(st.integers(1, max_blocks * block_size))
             blocks = -(-length // block_size)
             # A prefix of one of two long chains, then a tail: requests share, within a play and across plays.
-            common = min(draw(st.integers(0, blocks)), blocks)
+            common = draw(st.sampled_from([0, blocks // 2, max(blocks - 1, 0), blocks, blocks]))
             chain = 100 * draw(st.integers(1, 2))
             hashes = [chain + i for i in range(common)]
             hashes += [1000 + 10 * (3 * play + node % 3) + i for i in range(blocks - common)]
