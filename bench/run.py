@@ -31,6 +31,9 @@ ARCHIVE = "kv-cache-tester-710traces.tar.xz"
 # A pool and a context that fit the largest request of the corpus.
 TOKENS = 1_000_000
 BLOCK_SIZE = 64
+# Backend and block size.
+Engine = tuple[str, int]
+VLLM = ("vllm", BLOCK_SIZE)
 LIMITS = {"load_s": 20.0, "replay_s": 8.0, "peak_mb": 1536.0}
 CORPUS_GROWTH_MAX = 1.3
 PLAY_GROWTH_MAX = 1.5
@@ -38,7 +41,7 @@ PLAY_GROWTH_MAX = 1.5
 REPEATS = 3
 
 
-def measure(path: str, lanes: int | None, workers: int, replay: bool) -> dict[str, Any]:
+def measure(path: str, lanes: int | None, workers: int, replay: bool, engine: Engine) -> dict[str, Any]:
     """Load (and replay) in this process and return the figures."""
     import resource
 
@@ -46,7 +49,10 @@ def measure(path: str, lanes: int | None, workers: int, replay: bool) -> dict[st
 
     import playproof as pp
 
-    deployment = pp.Deployment(workers=workers, blocks=TOKENS // BLOCK_SIZE, context_length=TOKENS)
+    backend, size = engine
+    deployment = pp.Deployment(
+        backend=backend, workers=workers, blocks=TOKENS // size, block_size=size, context_length=TOKENS
+    )
     load = pp.Load(lanes=lanes)
     warm_up(pp, simulate, deployment)
     started = time.perf_counter()
@@ -68,9 +74,11 @@ def warm_up(pp: Any, simulate: Any, deployment: Any) -> None:
     simulate(trace, deployment.to_spec(), pp.Load(lanes=2).to_spec())
 
 
-def in_a_process(path: Path, lanes: int | None = 32, workers: int = 1, replay: bool = True) -> dict[str, Any]:
+def in_a_process(
+    path: Path, lanes: int | None = 32, workers: int = 1, replay: bool = True, engine: Engine = VLLM
+) -> dict[str, Any]:
     """Measure in a fresh process, since peak memory is a process's."""
-    call = json.dumps({"path": str(path), "lanes": lanes, "workers": workers, "replay": replay})
+    call = json.dumps({"path": str(path), "lanes": lanes, "workers": workers, "replay": replay, "engine": engine})
     result = subprocess.run([sys.executable, __file__, "--measure", call], capture_output=True, text=True, check=False)
     if result.returncode != 0:
         sys.exit(f"a benchmark process failed:\n{result.stderr}")
@@ -204,13 +212,18 @@ def show_growth_with_the_corpus(corpus: Path, scratch: Path, limits: Limits) -> 
 
 def show_deployments(corpus: Path, limits: Limits) -> None:
     print("Deployments (the whole corpus)")
-    print("  lanes  workers    plays completed    forward passes    replay s")
-    for lanes, workers in ((8, 1), (8, 4), (32, 1), (32, 4), (None, 1), (None, 4)):
-        figures = in_a_process(corpus, lanes, workers)
+    print("  engine  block  lanes  workers    plays completed    forward passes    replay s")
+    rows: list[tuple[Engine, int | None, int]] = []
+    rows += [(VLLM, lanes, workers) for lanes in (8, 32, None) for workers in (1, 4)]
+    rows += [(("sglang", size), 32, workers) for size in (1, 64) for workers in (1, 4)]
+    for engine, lanes, workers in rows:
+        figures = in_a_process(corpus, lanes, workers, engine=engine)
         plays, all_plays = figures["completed_trajectories"], figures["total_trajectories"]
-        limits.check(f"plays not completed with {lanes} lanes and {workers} workers", all_plays - plays, 0)
+        what = f"plays not completed on {engine[0]}, block {engine[1]}, {lanes} lanes, {workers} workers"
+        limits.check(what, all_plays - plays, 0)
         print(
-            f"  {'none' if lanes is None else lanes:>5}  {workers:7}  {f'{plays} of {all_plays}':>17}"
+            f"  {engine[0]:6}  {engine[1]:5}  {'none' if lanes is None else lanes:>5}  {workers:7}"
+            f"  {f'{plays} of {all_plays}':>17}"
             f"  {figures['forward_passes']:16,}  {figures['replay_s']:10.2f}"
         )
     print()

@@ -89,6 +89,9 @@ class _Parallelism(_Section, frozen=True, kw_only=True):
 class _Scheduler(_Section, frozen=True, kw_only=True):
     max_batched_tokens: Positive = 8192
     max_sequences: Sequences = 256
+    # SGLang's own, at its defaults.
+    chunked_prefill_size: Positive = 8192
+    max_prefill_tokens: Positive = 16384
 
 
 class _Capacity(_Section, frozen=True, kw_only=True):
@@ -97,7 +100,7 @@ class _Capacity(_Section, frozen=True, kw_only=True):
 
 
 class _KvCache(_Section, frozen=True, kw_only=True):
-    block_size: BlockSize = 64
+    block_size: BlockSize | None = None
     prefix_caching: bool = True
     bytes_per_token: Positive | None = None
     capacity: _Capacity
@@ -141,7 +144,8 @@ class _Config(_Section, frozen=True, kw_only=True):
 
 _WORKER = "engine.workers.aggregated"
 _DISAGGREGATION = "prefill/decode disaggregation is not supported"
-_SGLANG = "SGLang workers are not supported"
+# What `kv_cache.block_size` is where it is not given.
+_BLOCK_SIZES = {"vllm": 64, "sglang": 1}
 _ORDINARY = "it belongs to ordinary traces; an agentic corpus is offered with agentic_lanes"
 
 # Keys that other tools or later versions know: refused by name, with what they would bring.
@@ -155,8 +159,6 @@ _LATER: Mapping[str, str] = {
     "engine.speculation": "speculative decoding is not supported",
     "engine.workers.prefill": _DISAGGREGATION,
     "engine.workers.decode": _DISAGGREGATION,
-    f"{_WORKER}.scheduler.chunked_prefill_size": _SGLANG,
-    f"{_WORKER}.scheduler.max_prefill_tokens": _SGLANG,
     f"{_WORKER}.kv_cache.host_offload": "host offload (G2) is not supported",
     f"{_WORKER}.kv_cache.g3_offload": "G3 offload is not supported",
 }
@@ -174,7 +176,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "traffic.load.type": (("trace_timestamps",), {"concurrency": _ORDINARY}),
     "traffic.load.agentic_prefix_scope": (("corpus",), {"play": "prefix sharing by play is not supported"}),
     "engine.mode": (("aggregated",), {"disaggregated": _DISAGGREGATION}),
-    "engine.backend": (("vllm",), {"sglang": _SGLANG}),
+    "engine.backend": (("vllm", "sglang"), {}),
     "engine.router.policy": (("round_robin",), {"kv_router": "the KV-aware router is not supported"}),
     f"{_WORKER}.kv_cache.capacity.type": (("fixed",), {}),
     f"{_WORKER}.timing.type": (("fixed", "polynomial"), {}),
@@ -263,12 +265,15 @@ def _resolve(config: _Config, folder: Path) -> Configuration:
         nested_timestamp_basis=source.nested_timestamp_basis,
         subagent_marker=source.subagent_marker,
         deployment=Deployment(
+            backend="sglang" if engine.backend == "sglang" else "vllm",
             workers=worker.parallelism.replicas,
             blocks=worker.kv_cache.capacity.blocks,
-            block_size=worker.kv_cache.block_size,
+            block_size=worker.kv_cache.block_size or _BLOCK_SIZES[engine.backend],
             prefix_caching=worker.kv_cache.prefix_caching,
             max_batched_tokens=worker.scheduler.max_batched_tokens,
             max_sequences=worker.scheduler.max_sequences,
+            chunked_prefill_size=worker.scheduler.chunked_prefill_size,
+            max_prefill_tokens=worker.scheduler.max_prefill_tokens,
             context_length=engine.context_length,
             timing=timing,
             model=engine.model,

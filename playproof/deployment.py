@@ -6,7 +6,7 @@ The kernel is imported there and not above: it brings the compiler along, which 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from playproof_spec.findings import Findings, InvalidInput, Where, finding
@@ -17,6 +17,7 @@ from playproof.fields import (
     MAX_BLOCKS_ALL_WORKERS,
     Blocks,
     BlockSize,
+    Conservativeness,
     ContextLength,
     Lanes,
     PassMs,
@@ -77,20 +78,26 @@ class PolynomialTiming(_Checked, frozen=True, kw_only=True, tag="polynomial", ta
 
 
 class Deployment(_Checked, frozen=True, kw_only=True):
-    """Aggregated vLLM workers, all alike, behind a round-robin router.
+    """Aggregated workers, all alike, behind a round-robin router.
 
     Attributes
     ----------
     workers : int
+    backend : "vllm" or "sglang"
+        Whose scheduler and cache the workers run.
     blocks : int
         KV blocks in the pool of one worker. The default holds 1,048,576 tokens at the default block size.
     block_size : int
-        Tokens a block holds.
+        Tokens a block holds; SGLang calls it the page size.
     prefix_caching : bool
     max_batched_tokens : int
-        Token budget of one pass.
+        Token budget of one vLLM pass; it means nothing to SGLang.
     max_sequences : int
         Requests that may run at once on one worker.
+    chunked_prefill_size, max_prefill_tokens : int
+        What one SGLang prefill pass may compute: of a prompt that it has to cut, and in all. They mean nothing to vLLM.
+    schedule_conservativeness : float
+        Scales how much of the running requests' remaining output SGLang keeps free when it admits.
     context_length : int or "max"
         Tokens of prompt and output that a request may have; "max" sets no limit.
     timing : FixedTiming or PolynomialTiming
@@ -108,12 +115,16 @@ class Deployment(_Checked, frozen=True, kw_only=True):
     'max'
     """
 
+    backend: Literal["vllm", "sglang"] = "vllm"
     workers: Workers = 1
     blocks: Blocks = DEFAULT_BLOCKS
     block_size: BlockSize = 64
     prefix_caching: bool = True
     max_batched_tokens: Positive = 8192
     max_sequences: Sequences = 256
+    chunked_prefill_size: Positive = 8192
+    max_prefill_tokens: Positive = 16384
+    schedule_conservativeness: Conservativeness = 1.0
     context_length: ContextLength = "max"
     timing: FixedTiming | PolynomialTiming = FixedTiming()
     model: str | None = None
@@ -146,7 +157,7 @@ class Deployment(_Checked, frozen=True, kw_only=True):
 
     def to_spec(self) -> DeploymentSpec:
         """Return the kernel's form."""
-        from playproof_kernel.deployment import DeploymentSpec, WorkerSpec
+        from playproof_kernel.deployment import Backend, DeploymentSpec, WorkerSpec
 
         worker = WorkerSpec(
             blocks=self.blocks,
@@ -155,6 +166,10 @@ class Deployment(_Checked, frozen=True, kw_only=True):
             max_sequences=self.max_sequences,
             prefix_caching=self.prefix_caching,
             timing=_timing_spec(self.timing),
+            backend=Backend[self.backend.upper()],
+            chunked_prefill_size=self.chunked_prefill_size,
+            max_prefill_tokens=self.max_prefill_tokens,
+            schedule_conservativeness=self.schedule_conservativeness,
         )
         return DeploymentSpec(workers=self.workers, worker=worker, context_length=self.context_tokens)
 

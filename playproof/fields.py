@@ -34,6 +34,7 @@ PassMs = Annotated[float, Meta(ge=0, le=MAX_PASS_MS, description=f"milliseconds 
 Speedup = Annotated[
     float, Meta(ge=SPEEDUP_MIN, le=SPEEDUP_MAX, description=f"a number from {SPEEDUP_MIN:g} to {SPEEDUP_MAX:g}")
 ]
+Conservativeness = Annotated[float, Meta(gt=0, le=1000, description="a number above 0, up to 1000")]
 ContextLength = Positive | Literal["max"]
 
 _PLAIN = {bool: "true or false", str: "text", int: "a whole number", float: "a number", list: "a list"}

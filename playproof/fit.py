@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
-from playproof_spec.findings import Findings, finding
+from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph
 from playproof_spec.places import place
 from playproof_spec.units import HORIZON_MS
@@ -16,6 +17,11 @@ from playproof.deployment import Deployment, FixedTiming, Load
 POLYNOMIAL_PASS_MS = 16.51 + 34.1
 POLYNOMIAL_MS_PER_TOKEN = 0.0152
 POLYNOMIAL_MS_PER_TOKEN_SQUARED = 4.21e-7
+# By backend: its name, and the settings that belong to the other one.
+FOREIGN_SETTINGS = {
+    "vllm": ("vLLM", ("chunked_prefill_size", "max_prefill_tokens", "schedule_conservativeness")),
+    "sglang": ("SGLang", ("max_batched_tokens",)),
+}
 
 
 def fit(graph: Graph, deployment: Deployment, load: Load) -> Findings:
@@ -30,16 +36,29 @@ def fit(graph: Graph, deployment: Deployment, load: Load) -> Findings:
     Returns
     -------
     Findings
-        A warning for each request that will be rejected, an error when the clock could end first.
+        A warning for each request that will be rejected and each setting without effect, an error when the clock
+        could end first.
 
     Notes
     -----
     Linear in nodes and edges.
     """
     findings = Findings()
+    _no_effect(deployment, findings)
     _never_fits(graph, deployment, findings)
     _clock(graph, deployment, load, findings)
     return findings
+
+
+def _no_effect(deployment: Deployment, findings: Findings) -> None:
+    """Name the scheduler settings that the chosen backend passes over: its own rules know no such budget."""
+    backend, foreign = FOREIGN_SETTINGS[deployment.backend]
+    for info in msgspec.structs.fields(Deployment):
+        value = getattr(deployment, info.name)
+        if info.name in foreign and value != info.default:
+            where = Where(field=f"scheduler.{info.name}")
+            message = f"{info.name} means nothing to {backend}"
+            findings.add(finding("config-no-effect", message, where=where, found=str(value)))
 
 
 def _never_fits(graph: Graph, deployment: Deployment, findings: Findings) -> None:
@@ -73,7 +92,10 @@ def _passes_ms(graph: Graph, deployment: Deployment) -> float:
 
     Every pass uses up its token budget, ends a prompt, or generates a token.
     """
-    budget = deployment.max_batched_tokens
+    sglang = deployment.backend == "sglang"
+    # A chunk is cut to whole pages.
+    chunk = max(deployment.chunked_prefill_size - deployment.block_size, 1)
+    budget = min(chunk, deployment.max_prefill_tokens) if sglang else deployment.max_batched_tokens
     prompts = int(graph.input_length.sum())
     passes = prompts / budget + graph.node_count + int(graph.output_length.sum())
     timing = deployment.timing

@@ -1,11 +1,12 @@
 """Dense arrays and compiled functions that execute the proven machines."""
 
-from playproof_kernel.deployment import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec
+from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec
 from playproof_kernel.ledger import NEVER, Ledger
 from playproof_kernel.simulate import ReplayFault, simulate
 
 __all__ = [
     "NEVER",
+    "Backend",
     "DeploymentSpec",
     "Ledger",
     "LoadSpec",

@@ -35,8 +35,8 @@ STATIC = np.dtype(
 # An outgoing edge.
 EDGE = np.dtype([("delay", np.int64), ("target", np.int64), ("trigger", np.int64)], align=True)
 
-# Keys of consecutive full blocks of a prompt: first, first + stride, … (`count` of them).
-KEYS = np.dtype([("first", np.int64), ("count", np.int64)], align=True)
+# Keys of consecutive full blocks of a prompt, from its block `begin` on: first, first + stride, … (`count` of them).
+KEYS = np.dtype([("first", np.int64), ("count", np.int64), ("begin", np.int64)], align=True)
 
 # A node, as the run changes it.
 LIVE = np.dtype(
@@ -54,6 +54,8 @@ LIVE = np.dtype(
         ("prompt_pass", np.int64),  # the last pass of its worker that computed prompt tokens of it
         ("table_len", np.int64),
         ("filled", np.int64),  # leading blocks of the table that are full and cached
+        ("leaf", np.int64),  # SGLang: the node of the radix tree that ends its cached pages
+        ("touched", np.int64),  # SGLang: the stamp that its path is due
         ("worker", np.int64),
         ("pending", np.int64),  # incoming edges that have not fired
         ("next", np.int64),  # link in a waiting queue or an outcome list
@@ -98,6 +100,37 @@ WORKER = np.dtype(
         ("outcome_head", np.int64),  # rejected or failed in the current pass
         ("free", np.int64),  # blocks on the free stack
         ("idle", np.int64),  # cached blocks without a reference
+        # SGLang
+        ("ratio", np.float64),  # share of the running requests' remaining output that admission keeps free
+        ("prefill", np.int64),  # whether the current pass is a prefill pass
+        ("stalled", np.int64),  # requests that ran before the current pass admitted
+        ("retracted", np.int64),  # whether the current pass retracted
+        ("blocked", np.int64),  # why the head of the queue was not admitted: a `Block`
+        ("need", np.int64),  # tokens that the head would have to find free
+        ("least_need", np.int64),  # the same if its cached prefix went
+        ("too_long", np.int64),  # waiting prompts at or over the context limit
+        ("tick", np.int64),  # the tree's clock
+        ("tree_live", np.int64),  # nodes of the tree
+        ("tree_used", np.int64),  # nodes ever taken; the free list holds the others
+        ("tree_spare", np.int64),
+        ("leaves", np.int64),  # unlocked leaves
+    ],
+    align=True,
+)
+
+# A node of a radix tree: the pages `begin` to `end` of the prompt (and output) of request `owner`. See `radix`.
+BRANCH = np.dtype(
+    [
+        ("key", np.int64),  # of its first page
+        ("owner", np.int64),
+        ("begin", np.int64),
+        ("end", np.int64),
+        ("parent", np.int64),
+        ("children", np.int64),
+        ("locks", np.int64),
+        ("tick", np.int64),
+        ("next", np.int64),  # link in a hash bucket or in the free list
+        ("place", np.int64),  # in the heap of unlocked leaves
     ],
     align=True,
 )
@@ -120,11 +153,17 @@ GAP = np.dtype([("value", np.int64), ("count", np.int64)], align=True)
 
 CONFIG = np.dtype(
     [
+        ("backend", np.int64),
         ("workers", np.int64),
         ("blocks", np.int64),
         ("block_size", np.int64),
         ("max_batched_tokens", np.int64),
         ("max_sequences", np.int64),
+        ("chunked_prefill_size", np.int64),
+        ("max_prefill_tokens", np.int64),
+        ("ratio_start", np.float64),
+        ("ratio_least", np.float64),
+        ("ratio_step", np.float64),
         ("caching", np.int64),
         ("context", np.int64),
         ("timing", np.int64),
@@ -173,6 +212,8 @@ class Sim(NamedTuple):
         Block tables of running requests, and the room to compact them into.
     found : Int64, shape (longest table,)
         Scratch: the copies of the last prefix lookup.
+    tree : records, shape (W, capacity); leaves : Int64, shape (W, capacity); branches : Int64, shape (W, power of two)
+        Radix trees: nodes, heaps of unlocked leaves, hash buckets. They grow between slices of the run.
     part : Int64, shape (W, 3)
         Scratch: the prefill part of the pass being scheduled.
     heap : shape (nodes,); feedback : Int64, shape (nodes,)
@@ -200,6 +241,9 @@ class Sim(NamedTuple):
     arena: Any
     spare: Any
     found: Any
+    tree: Any
+    leaves: Any
+    branches: Any
     part: Any
     heap: Any
     feedback: Any

@@ -287,6 +287,7 @@ def _emit_keys(
                         if key != expected:
                             keys[used - 1].first = key
                             keys[used - 1].count = 0
+                            keys[used - 1].begin = begin // size
                         keys[used - 1].count += count
                     expected = key + count * stride
                 label += taken

@@ -6,6 +6,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 
+class Backend(IntEnum):
+    """Which engine's scheduler and cache a worker runs."""
+
+    VLLM = 0
+    SGLANG = 1
+
+
 class TimingKind(IntEnum):
     """How long a pass takes."""
 
@@ -32,9 +39,19 @@ class WorkerSpec:
         Physical KV blocks in the pool.
     block_size : int
         Tokens a block holds.
-    max_batched_tokens, max_sequences : int
-        Token budget of a pass, and how many requests may run at once.
+    max_batched_tokens : int
+        Token budget of a vLLM pass.
+    max_sequences : int
+        How many requests may run at once.
     prefix_caching : bool
+    timing : Timing
+    backend : Backend
+    chunked_prefill_size : int
+        Tokens that an SGLang prefill pass may compute; a longer rest of a prompt is cut to whole pages.
+    max_prefill_tokens : int
+        Tokens that an SGLang prefill pass may compute of prompts, whatever the chunk.
+    schedule_conservativeness : float
+        Scales how much of the running requests' remaining output SGLang keeps free when it admits.
     """
 
     blocks: int
@@ -43,11 +60,15 @@ class WorkerSpec:
     max_sequences: int = 256
     prefix_caching: bool = True
     timing: Timing = field(default_factory=Timing)
+    backend: Backend = Backend.VLLM
+    chunked_prefill_size: int = 8192
+    max_prefill_tokens: int = 16384
+    schedule_conservativeness: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentSpec:
-    """An aggregated vLLM deployment of `workers` equal workers behind a round-robin router.
+    """An aggregated deployment of `workers` equal workers behind a round-robin router.
 
     Attributes
     ----------

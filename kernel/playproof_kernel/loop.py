@@ -12,8 +12,9 @@ from typing import Any
 
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import driver, tables, vllm
+from playproof_kernel import driver, radix, sglang, tables, vllm
 from playproof_kernel.arrays import NONE
+from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, compiled_entry
 
 
@@ -26,10 +27,35 @@ class Stop(IntEnum):
     ARENA = 3  # the arena of block tables wants ``run.arena_wanted`` entries
     STALL = 4  # requests remain and nothing is due: a fault of ours
     HORIZON = 5  # the clock ran past its bound
+    TREE = 6  # the radix trees want twice their room
 
 
 _DONE, _SLICE, _LOGS, _ARENA = int(Stop.DONE), int(Stop.SLICE), int(Stop.LOGS), int(Stop.ARENA)
-_STALL, _HORIZON = int(Stop.STALL), int(Stop.HORIZON)
+_STALL, _HORIZON, _TREE = int(Stop.STALL), int(Stop.HORIZON), int(Stop.TREE)
+_SGLANG = int(Backend.SGLANG)
+
+
+@compiled
+def _enqueue(sim: Any, worker: int, node: int) -> None:
+    if sim.config[0].backend == _SGLANG:
+        sglang.enqueue(sim, worker, node)
+    else:
+        vllm.enqueue(sim, worker, node)
+
+
+@compiled
+def _start_pass(sim: Any, worker: int) -> bool:
+    if sim.config[0].backend == _SGLANG:
+        return sglang.start_pass(sim, worker)
+    return vllm.start_pass(sim, worker)
+
+
+@compiled
+def _apply_passes(sim: Any, worker: int, passes: int) -> None:
+    if sim.config[0].backend == _SGLANG:
+        sglang.apply_passes(sim, worker, passes)
+    else:
+        vllm.apply_passes(sim, worker, passes)
 
 
 @compiled
@@ -38,7 +64,7 @@ def _end_passes(sim: Any) -> bool:
     changed = False
     for worker in range(sim.config[0].workers):
         if sim.workers[worker].pass_end == now:
-            vllm.apply_passes(sim, worker, sim.workers[worker].macro)
+            _apply_passes(sim, worker, sim.workers[worker].macro)
             changed = True
     return changed
 
@@ -51,7 +77,7 @@ def _dispatch_due(sim: Any) -> bool:
         if time == NONE or time > sim.run[0].now:
             return changed
         node = driver.pop_timer(sim)
-        vllm.enqueue(sim, driver.dispatch(sim, node), node)
+        _enqueue(sim, driver.dispatch(sim, node), node)
         changed = True
 
 
@@ -64,6 +90,8 @@ def _room(sim: Any, worker: int) -> int:
         return _LOGS
     if 2 * (run.gaps + (vllm.MAX_VARYING_PASSES + sequences) * sim.config[0].workers) > sim.gaps.shape[0]:
         return _LOGS
+    if sim.config[0].backend == _SGLANG:
+        return _DONE if sim.workers[worker].tree_live + radix.room(sequences) <= sim.tree.shape[1] else _TREE
     return _DONE if tables.reserve_room(sim, worker) else _ARENA
 
 
@@ -91,10 +119,10 @@ def _start_passes(sim: Any) -> tuple[int, bool]:
         if room != _DONE:
             return room, changed
         record = sim.workers[worker]
-        if vllm.start_pass(sim, worker):
+        if _start_pass(sim, worker):
             changed = True
             if record.pass_end == now:
-                vllm.apply_passes(sim, worker, record.macro)
+                _apply_passes(sim, worker, record.macro)
         else:
             record.tried = now
 

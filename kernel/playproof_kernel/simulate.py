@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from playproof_spec.certificate import ProvenGraph
 
-from playproof_kernel import driver, loop
+from playproof_kernel import driver, loop, radix, sglang
 from playproof_kernel.arrays import (
     ADMISSION,
+    BRANCH,
     CONFIG,
     COPY,
     GAP,
@@ -24,7 +25,7 @@ from playproof_kernel.arrays import (
     records,
 )
 from playproof_kernel.compiled import CompiledGraph, compile_graph
-from playproof_kernel.deployment import DeploymentSpec, LoadSpec
+from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_kernel.ledger import Ledger
 from playproof_kernel.vllm import MAX_VARYING_PASSES
 
@@ -86,6 +87,8 @@ def finish(sim: Sim, progress: Callable[[int, int], None] | None = None) -> Ledg
         elif stop == loop.Stop.ARENA:
             size = 2 * int(sim.run[0].arena_wanted)
             sim = sim._replace(arena=_grown(sim.arena, size), spare=np.zeros(size, np.int64))
+        elif stop == loop.Stop.TREE:
+            sim = _with_larger_trees(sim)
         elif stop == loop.Stop.STALL:
             raise ReplayFault(f"no event is due but {len(sim.static) - int(sim.run[0].finished)} requests remain")
         elif stop == loop.Stop.HORIZON:
@@ -96,24 +99,18 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
     """Return the arrays of a run that has not started."""
     spec = deployment.worker
     nodes, workers = len(graph.static), deployment.workers
-    config = records(1, CONFIG)
+    config = _new_config(spec, nodes)
     config.workers = workers
-    config.blocks = spec.blocks
-    config.block_size = spec.block_size
-    config.max_batched_tokens = spec.max_batched_tokens
-    # More seats than requests would only cost memory.
-    config.max_sequences = min(spec.max_sequences, nodes)
-    config.caching = spec.prefix_caching
     config.context = deployment.context_length
-    config.timing = spec.timing.kind
-    config.prefill_ns = spec.timing.prefill_ns
-    config.decode_ns = spec.timing.decode_ns
     config.key_stride = graph.key_stride
     lanes = min(load.lanes or 0, len(graph.play_begin) - 1)
     config.lanes = lanes
     config.macro = load.macro_steps
     sequences = int(config[0].max_sequences)
-    longest = int(graph.static.table_size.max())
+    # SGLang counts pages; only vLLM keeps copies apart, and tables of them.
+    copies = 0 if spec.backend == Backend.SGLANG else spec.blocks
+    longest = 0 if spec.backend == Backend.SGLANG else int(graph.static.table_size.max())
+    capacity = radix.room(sequences) if spec.backend == Backend.SGLANG else 1
     # Room for a full batch of the longest requests, within reason; it grows when that is short.
     arena = min(2 * sequences * longest, max(2 * longest, 1 << 21))
     gaps = 1 << (4 * (MAX_VARYING_PASSES + sequences) * workers).bit_length()
@@ -130,22 +127,45 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         play_state=np.zeros(len(graph.play_begin) - 1, np.int8),
         play_nodes=graph.play_nodes,
         lane_state=np.zeros(max(lanes, 1), np.int8),
-        workers=_new_workers(workers, spec.blocks),
+        workers=_new_workers(workers, config),
         running=np.zeros((workers, sequences), np.int64),
-        copies=_new_copies(workers, spec.blocks),
-        block_state=np.zeros((workers, spec.blocks), np.int8),
+        copies=_new_copies(workers, copies),
+        block_state=np.zeros((workers, copies), np.int8),
         # Taken from the end: block 0 first.
-        free=np.tile(np.arange(spec.blocks - 1, -1, -1, dtype=np.int32), (workers, 1)),
-        buckets=np.full((workers, max(16, 1 << (2 * spec.blocks).bit_length())), NONE, np.int32),
+        free=np.tile(np.arange(copies - 1, -1, -1, dtype=np.int32), (workers, 1)),
+        buckets=np.full((workers, max(16, 1 << (2 * copies).bit_length())), NONE, np.int32),
         arena=np.zeros(arena, np.int64),
         spare=np.zeros(arena, np.int64),
         found=np.zeros(longest + 1, np.int64),
+        tree=_new_trees(workers, capacity),
+        leaves=np.zeros((workers, capacity), np.int64),
+        branches=_new_branches(workers, capacity),
         part=np.zeros((workers, 3), np.int64),
         heap=records(nodes, HEAP),
         feedback=np.zeros(nodes, np.int64),
         admissions=records(nodes + sequences, ADMISSION),
         gaps=records(gaps, GAP),
     )
+
+
+def _new_config(spec: WorkerSpec, nodes: int) -> Any:
+    config = records(1, CONFIG)
+    config.backend = spec.backend
+    config.blocks = spec.blocks
+    config.block_size = spec.block_size
+    config.max_batched_tokens = spec.max_batched_tokens
+    # More seats than requests would only cost memory.
+    config.max_sequences = min(spec.max_sequences, nodes)
+    config.chunked_prefill_size = spec.chunked_prefill_size
+    config.max_prefill_tokens = spec.max_prefill_tokens
+    config.ratio_start = sglang.RATIO_START * spec.schedule_conservativeness
+    config.ratio_least = config.ratio_start * sglang.RATIO_LEAST_SHARE
+    config.ratio_step = (config.ratio_start - config.ratio_least) / sglang.RATIO_STEPS
+    config.caching = spec.prefix_caching
+    config.timing = spec.timing.kind
+    config.prefill_ns = spec.timing.prefill_ns
+    config.decode_ns = spec.timing.decode_ns
+    return config
 
 
 def _new_live(nodes: int) -> Any:
@@ -164,12 +184,25 @@ def _new_plays(graph: CompiledGraph) -> Any:
     return plays
 
 
-def _new_workers(workers: int, blocks: int) -> Any:
+def _new_workers(workers: int, config: Any) -> Any:
     table = records(workers, WORKER)
-    for name in ("pass_end", "tried", "wait_head", "wait_tail", "outcome_head"):
+    for name in ("pass_end", "tried", "wait_head", "wait_tail", "outcome_head", "tree_spare"):
         table[name] = NONE
-    table.free = blocks
+    table.free = config.blocks
+    table.ratio = config.ratio_start
+    table.tree_used = 1  # the root
+    table.tree_live = 1
     return table
+
+
+def _new_trees(workers: int, capacity: int) -> Any:
+    trees = records((workers, capacity), BRANCH)
+    trees["place"][:, radix.ROOT] = NONE  # the root is never evicted
+    return trees
+
+
+def _new_branches(workers: int, capacity: int) -> Any:
+    return np.full((workers, max(16, 1 << (2 * capacity).bit_length())), NONE, np.int64)
 
 
 def _new_copies(workers: int, blocks: int) -> Any:
@@ -193,6 +226,18 @@ def _with_larger_logs(sim: Sim) -> Sim:
     gaps = records(2 * len(sim.gaps), GAP)
     larger = sim._replace(admissions=_grown(sim.admissions, 2 * len(sim.admissions)), gaps=gaps)
     loop.rehash_gaps(larger, sim.gaps)
+    return larger
+
+
+def _with_larger_trees(sim: Sim) -> Sim:
+    """Double the trees' capacity, and enter their nodes into hash tables of twice the size."""
+    workers, capacity = sim.tree.shape
+    tree = records((workers, 2 * capacity), BRANCH)
+    tree[:, :capacity] = sim.tree
+    leaves = np.zeros((workers, 2 * capacity), np.int64)
+    leaves[:, :capacity] = sim.leaves
+    larger = sim._replace(tree=tree, leaves=leaves, branches=_new_branches(workers, 2 * capacity))
+    radix.enter_all(larger, sim.branches)
     return larger
 
 

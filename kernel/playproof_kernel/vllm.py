@@ -70,7 +70,7 @@ def enqueue(sim: Any, worker: int, node: int) -> None:
 
 
 @compiled
-def _pop_waiting(sim: Any, worker: int) -> int:
+def pop_waiting(sim: Any, worker: int) -> int:
     record = sim.workers[worker]
     node = record.wait_head
     record.wait_head = sim.live[node].next
@@ -80,7 +80,7 @@ def _pop_waiting(sim: Any, worker: int) -> int:
 
 
 @compiled
-def _note_outcome(sim: Any, worker: int, node: int, event: int) -> None:
+def note_outcome(sim: Any, worker: int, node: int, event: int) -> None:
     """Settle a request that leaves in this pass without finishing; the driver hears of it at the pass's end."""
     advance(REQUEST_TABLE, sim.request_state, node, event)
     sim.live[node].next = sim.workers[worker].outcome_head
@@ -157,7 +157,7 @@ def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[in
             # Even the whole pool would not do: retrying for ever would stall the worker.
             tables.release_all(sim, worker, node)
             _remove_running(sim, worker, i)
-            _note_outcome(sim, worker, node, _FAIL)
+            note_outcome(sim, worker, node, _FAIL)
             continue
         fits = True
         while needed - live.table_len > blocks.available(sim, worker):
@@ -186,8 +186,8 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
         total = (known + size - 1) // size
         if tables.never_fits(sim, node):
             # Never admitted before: refused. Preempted after its output outgrew the pool: failed.
-            _pop_waiting(sim, worker)
-            _note_outcome(sim, worker, node, _REJECT if live.admissions == 0 else _FAIL)
+            pop_waiting(sim, worker)
+            note_outcome(sim, worker, node, _REJECT if live.admissions == 0 else _FAIL)
             continue
         hits, active = 0, 0
         if config.caching != 0:
@@ -196,7 +196,7 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
             hits, active = tables.cached_prefix(sim, worker, node, most)
         if total - active > blocks.available(sim, worker) or budget <= 0:
             return
-        _pop_waiting(sim, worker)
+        pop_waiting(sim, worker)
         live.table_begin = run.arena
         run.arena += static.table_size
         pool = blocks.pool_of(sim, worker)
@@ -309,11 +309,11 @@ def _plan_macro(sim: Any, worker: int) -> None:
                 high = middle
         passes = low + 1
     record.macro = passes
-    record.pass_end = _end_of(sim, worker, passes)
+    record.pass_end = end_of(sim, worker, passes)
 
 
 @compiled
-def _duration_of(sim: Any, worker: int, number: int) -> int:
+def duration_of(sim: Any, worker: int, number: int) -> int:
     """Return the duration of pass `number` (from 1) of the current macro-step."""
     record = sim.workers[worker]
     if number == 1:
@@ -322,15 +322,33 @@ def _duration_of(sim: Any, worker: int, number: int) -> int:
 
 
 @compiled
-def _end_of(sim: Any, worker: int, number: int) -> int:
+def end_of(sim: Any, worker: int, number: int) -> int:
     """Return the instant at which pass `number` of the current macro-step ends."""
     record = sim.workers[worker]
     if sim.config[0].timing == _FIXED:
         return record.pass_start + number * record.first_duration
     end = record.pass_start
     for i in range(1, number + 1):
-        end += _duration_of(sim, worker, i)
+        end += duration_of(sim, worker, i)
     return end
+
+
+@compiled
+def passes_done(sim: Any, worker: int) -> tuple[int, int]:
+    """Return how many passes of the current macro-step have ended by now, and the instant at which the last did."""
+    now = sim.run[0].now
+    record = sim.workers[worker]
+    if sim.config[0].timing == _FIXED:
+        done = min((now - record.pass_start) // record.first_duration, record.macro)
+        return done, record.pass_start + done * record.first_duration
+    done, end = 0, record.pass_start
+    while done < record.macro:
+        following = end + duration_of(sim, worker, done + 1)
+        if following > now:
+            break
+        end = following
+        done += 1
+    return done, end
 
 
 @compiled
@@ -338,22 +356,12 @@ def interrupt(sim: Any, worker: int) -> None:
     """Cut a macro-step of `worker` short: passes that have ended count, the one in progress goes on alone."""
     run = sim.run[0]
     record = sim.workers[worker]
-    done, end = 0, record.pass_start
-    while done < record.macro:
-        if sim.config[0].timing == _FIXED and done == 0:
-            done = min((run.now - record.pass_start) // record.first_duration, record.macro)
-            end = record.pass_start + done * record.first_duration
-            break
-        following = end + _duration_of(sim, worker, done + 1)
-        if following > run.now:
-            break
-        end = following
-        done += 1
+    done, end = passes_done(sim, worker)
     if done == 0:
         record.macro = 1
         record.pass_end = record.pass_start + record.first_duration
         return
-    following_duration = _duration_of(sim, worker, done + 1)
+    following_duration = duration_of(sim, worker, done + 1)
     apply_passes(sim, worker, done)
     if end == run.now and run.scanned == 0:
         # The boundary is now, and idle workers have not started their passes yet: the arrival joins the next one.
@@ -373,7 +381,7 @@ def interrupt(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _record_token_times(sim: Any, worker: int, node: int, passes: int, last: int) -> None:
+def record_token_times(sim: Any, worker: int, node: int, passes: int, last: int) -> None:
     """Note the times of the `passes` tokens of `node`, and the gap before the first of them."""
     record = sim.workers[worker]
     live = sim.live[node]
@@ -385,7 +393,7 @@ def _record_token_times(sim: Any, worker: int, node: int, passes: int, last: int
     if live.generated == 1:
         live.second_token = first
     elif live.generated == 0 and passes > 1:
-        live.second_token = first + _duration_of(sim, worker, 2)
+        live.second_token = first + duration_of(sim, worker, 2)
     live.last_token = last
     live.generated += passes
 
@@ -398,7 +406,7 @@ def apply_passes(sim: Any, worker: int, passes: int) -> None:
     """
     run = sim.run[0]
     record = sim.workers[worker]
-    end = record.pass_start + record.first_duration if passes == 1 else _end_of(sim, worker, passes)
+    end = record.pass_start + record.first_duration if passes == 1 else end_of(sim, worker, passes)
     if passes > 1:
         # All growth comes before any release, as pass by pass.
         for i in range(record.running):
@@ -411,7 +419,7 @@ def apply_passes(sim: Any, worker: int, passes: int) -> None:
             record_gap(sim, record.first_duration, (passes - 1) * record.running)
         else:
             for number in range(2, passes + 1):
-                record_gap(sim, _duration_of(sim, worker, number), record.running)
+                record_gap(sim, duration_of(sim, worker, number), record.running)
     record.passes += passes - 1
     record.busy += end - record.pass_start
     kept = 0
@@ -421,7 +429,7 @@ def apply_passes(sim: Any, worker: int, passes: int) -> None:
         finished = False
         if live.computed == static.input + live.generated + passes - 1:
             if static.limit > 0:
-                _record_token_times(sim, worker, node, passes, end)
+                record_token_times(sim, worker, node, passes, end)
                 record.decode_tokens += passes
             finished = live.generated >= static.limit
         if finished:

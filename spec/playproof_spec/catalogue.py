@@ -698,6 +698,14 @@ DEPLOYMENT = _kinds(
         example="kv_cache: {g3_offload: {…}}",
     ),
     Kind(
+        code="config-no-effect",
+        severity=Severity.WARNING,
+        title="a setting that this backend passes over",
+        because="Each engine has its own scheduler: vLLM a token budget a pass, SGLang chunks and a prefill budget.",
+        hint="Remove it, or set what the backend knows: chunked_prefill_size for SGLang, max_batched_tokens for vLLM.",
+        example="backend: sglang with scheduler: {max_batched_tokens: 2048}",
+    ),
+    Kind(
         code="clock-horizon",
         severity=Severity.ERROR,
         title="the replay could outlast the clock",

@@ -13,14 +13,14 @@ from playproof_kernel import DeploymentSpec, Ledger, LoadSpec, simulate
 from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph, Trigger
 from playproof_spec.machines import NodeState, PlayState, RequestState
-from strategies import deployments, graphs, loads
+from strategies import deployments, graphs, loads, pressed, sglang_deployments
 
 
 def replayed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Ledger:
     return simulate(prove(graph), deployment, load)
 
 
-@given(graph=graphs(), deployment=deployments, load=loads, macro=st.booleans())
+@given(graph=graphs(), deployment=deployments | sglang_deployments, load=loads, macro=st.booleans())
 def test_equals_the_naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, macro: bool) -> None:
     ledger = replayed(graph, deployment, replace(load, macro_steps=macro))
     expected = naively_observed(naive_replay(graph, deployment, load))
@@ -30,14 +30,14 @@ def test_equals_the_naive_replay(graph: Graph, deployment: DeploymentSpec, load:
     assert observed(ledger) == expected
 
 
-@given(graph=graphs(max_plays=6, max_nodes=8), deployment=deployments, load=loads)
+@given(graph=graphs(max_plays=6, max_nodes=8), deployment=deployments | sglang_deployments, load=loads)
 def test_a_macro_step_equals_its_single_passes(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
     whole = replayed(graph, deployment, load)
     single = replayed(graph, deployment, replace(load, macro_steps=False))
     assert columns(whole) == columns(single)
 
 
-@given(graph=graphs(max_plays=6), deployment=deployments, load=loads)
+@given(graph=graphs(max_plays=6), deployment=deployments | sglang_deployments, load=loads)
 def test_invariants_of_every_ledger(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
     ledger = replayed(graph, deployment, load)
     check_terminal_states(ledger)
@@ -104,3 +104,13 @@ def check_lanes(ledger: Ledger, lanes: int) -> None:
         assert np.array_equal(ledger.play_start_ns[plays][1:], ledger.play_settled_ns[plays][:-1])
     assert (ledger.play_start_ns[: min(lanes, len(ledger.play_start_ns))] == 0).all()
     assert (ledger.play_lane >= 0).all()
+
+
+@given(both=pressed(), load=loads)
+def test_retraction_equals_the_naive_one(both: tuple[Graph, DeploymentSpec], load: LoadSpec) -> None:
+    graph, deployment = both
+    whole = replayed(graph, deployment, load)
+    single = replayed(graph, deployment, replace(load, macro_steps=False))
+    event(f"retracted: {int(whole.preemptions.sum()) > 0}")
+    assert columns(whole) == columns(single)
+    assert observed(whole) == naively_observed(naive_replay(graph, deployment, load))

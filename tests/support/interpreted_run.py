@@ -11,7 +11,7 @@ import sys
 import blake3
 import msgspec
 from ledgers import columns
-from playproof_kernel import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec, simulate
+from playproof_kernel import Backend, DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec, simulate
 from playproof_spec.certificate import prove
 from playproof_spec.sketch import sketch
 
@@ -66,6 +66,9 @@ def random_ledger(seed: int) -> dict[str, object]:
         max_sequences=chance.choice([1, 2, 8]),
         prefix_caching=chance.random() < 0.8,
         timing=chance.choice([fixed, Timing(TimingKind.POLYNOMIAL, 0, 0)]),
+        backend=chance.choice(list(Backend)),
+        chunked_prefill_size=chance.choice([3, 8, 8192]),
+        schedule_conservativeness=chance.choice([1.0, 0.01]),
     )
     deployment = DeploymentSpec(chance.randint(1, 3), worker, chance.choice([12, 1000]))
     load = LoadSpec(lanes=chance.choice([None, 1, 2]), speedup=chance.choice([1.0, 3.0]))

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from playproof_kernel import DeploymentSpec, LoadSpec, TimingKind
+from playproof_kernel import Backend, DeploymentSpec, LoadSpec, TimingKind
 from playproof_spec.graph import Graph, Trigger
 
 
@@ -381,10 +381,18 @@ class NaiveRun:
         return counts
 
 
+def _new_worker(graph: Graph, deployment: DeploymentSpec, requests: list[Request]) -> NaiveWorker:
+    if deployment.worker.backend is Backend.SGLANG:
+        from naive_sglang import NaiveSglangWorker  # which builds on this module
+
+        return NaiveSglangWorker(graph, deployment, requests)
+    return NaiveWorker(graph, deployment, requests)
+
+
 def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> NaiveRun:
     """Replay `graph` the slow way."""
     driver = NaiveDriver(graph, load)
-    workers = [NaiveWorker(graph, deployment, driver.requests) for _ in range(deployment.workers)]
+    workers = [_new_worker(graph, deployment, driver.requests) for _ in range(deployment.workers)]
     driver.start()
     placed = 0
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from playproof_kernel import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec
+from playproof_kernel import Backend, DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 
@@ -91,4 +91,47 @@ deployments = st.builds(
     context_length=st.sampled_from([8, 20, 1000]),
 )
 
+sglang_deployments = st.builds(
+    DeploymentSpec,
+    workers=st.integers(1, 2),
+    worker=st.builds(
+        WorkerSpec,
+        backend=st.just(Backend.SGLANG),
+        blocks=st.integers(1, 60),
+        block_size=st.sampled_from([1, 1, 2, 3, 4, 6]),
+        chunked_prefill_size=st.sampled_from([1, 3, 8, 8192]),
+        max_prefill_tokens=st.sampled_from([4, 10, 16384]),
+        # The small one admits too much, so that retraction is common.
+        schedule_conservativeness=st.sampled_from([1.0, 1.4, 0.01]),
+        max_sequences=st.sampled_from([1, 2, 4, 16]),
+        prefix_caching=st.sampled_from([True, True, True, False]),
+        timing=timings,
+    ),
+    context_length=st.sampled_from([8, 20, 1000]),
+)
+
 loads = st.builds(LoadSpec, lanes=st.sampled_from([None, None, 1, 2, 8]), speedup=st.sampled_from([1.0, 2.0, 0.5]))
+
+
+@st.composite
+def pressed(draw: st.DrawFn) -> tuple[Graph, DeploymentSpec]:
+    """Draw short prompts with long outputs that SGLang admits side by side and has no room to finish side by side."""
+    count = draw(st.integers(2, 8))
+    common = draw(st.integers(0, 3))
+    drawn = []
+    for number in range(count):
+        hashes = [*range(1, common + 1), *range(100 * (number + 1), 100 * (number + 1) + draw(st.integers(1, 6)))]
+        shape = {"input_length": len(hashes), "hash_ids": hashes, "output_length": draw(st.integers(1, 40))}
+        drawn.append({"request_id": f"r{number}", "play_id": f"p{number}", "not_before_ms": draw(times), **shape})
+    size = draw(st.sampled_from([1, 2, 3]))
+    worker = WorkerSpec(
+        backend=Backend.SGLANG,
+        blocks=draw(st.integers(30 // size, 90 // size)),
+        block_size=size,
+        chunked_prefill_size=draw(st.sampled_from([3, 8192])),
+        schedule_conservativeness=draw(st.sampled_from([1.0, 0.01])),
+        max_sequences=draw(st.sampled_from([2, 4, 16])),
+        prefix_caching=draw(st.sampled_from([True, True, False])),
+        timing=draw(timings),
+    )
+    return sketch(drawn, block_size=1), DeploymentSpec(1, worker, 1000)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from playproof_kernel.deployment import TimingKind
+from playproof_kernel.deployment import Backend, TimingKind
 from playproof_spec.findings import Finding
 
 from playproof.config import (
@@ -87,7 +87,6 @@ GUARDS = [
     ("traffic.stop", {"max_virtual_time_seconds": 3}, "config-unsupported"),
     ("engine.mode", "disaggregated", "config-unsupported"),
     ("engine.mode", "agregated", "config-value"),
-    ("engine.backend", "sglang", "config-unsupported"),
     ("engine.backend", "trtllm", "config-value"),
     ("engine.model", 3, "config-type"),
     ("engine.hardware", ["h200"], "config-type"),
@@ -110,8 +109,8 @@ GUARDS = [
     (f"{WORKER}.parallelism.attention_data", 2, "config-unsupported"),
     (f"{WORKER}.scheduler.max_batched_tokens", 0, "config-value"),
     (f"{WORKER}.scheduler.max_sequences", -1, "config-value"),
-    (f"{WORKER}.scheduler.chunked_prefill_size", 8192, "config-unsupported"),
-    (f"{WORKER}.scheduler.max_prefill_tokens", 8192, "config-unsupported"),
+    (f"{WORKER}.scheduler.chunked_prefill_size", 0, "config-value"),
+    (f"{WORKER}.scheduler.max_prefill_tokens", "8192", "config-type"),
     (f"{WORKER}.kv_cache.block_size", 0, "config-value"),
     (f"{WORKER}.kv_cache.prefix_caching", 1, "config-type"),
     (f"{WORKER}.kv_cache.bytes_per_token", 0, "config-value"),
@@ -165,7 +164,7 @@ def test_all_problems_are_told_at_once() -> None:
 traffic:
   load: {speed_up: 2, agentic_lanes: 0}
 engine:
-  backend: sglang
+  mode: disaggregated
   workers:
     aggregated:
       parallelism: {replicas: true}
@@ -175,7 +174,7 @@ engine:
     assert found == {
         ("config-unknown-key", "traffic.load.speed_up", 3),
         ("config-value", "traffic.load.agentic_lanes", 3),
-        ("config-unsupported", "engine.backend", 5),
+        ("config-unsupported", "engine.mode", 5),
         ("config-type", f"{WORKER}.parallelism.replicas", 8),
         ("config-value", f"{WORKER}.kv_cache.capacity.blocks", 9),
         ("config-missing", f"{WORKER}.timing", 7),
@@ -353,6 +352,16 @@ def test_python_classes_name_every_wrong_field() -> None:
         Load(lanes=0)
 
 
+def test_sglang_has_its_own_page_size_and_scheduler() -> None:
+    settings = ["engine.backend=sglang", f"{WORKER}.scheduler.chunked_prefill_size=512"]
+    deployment = parse_configuration(DEFAULT_CONFIGURATION, overrides=settings).deployment
+    assert (deployment.backend, deployment.block_size, deployment.chunked_prefill_size) == ("sglang", 1, 512)
+    assert deployment.max_prefill_tokens == 16384
+    spec = deployment.to_spec().worker
+    assert (spec.backend, spec.chunked_prefill_size) == (Backend.SGLANG, 512)
+    assert parse_configuration(DEFAULT_CONFIGURATION).deployment.block_size == 64
+
+
 def test_labels_do_not_change_the_digest_and_settings_do() -> None:
     plain = configuration_digest(Deployment(), Load())
     assert configuration_digest(Deployment(model="a", hardware="b"), Load()) == plain
@@ -365,7 +374,7 @@ def test_the_reference_configurations(reference_dir: Path) -> None:
     accepted = 0
     for file in sorted(reference_dir.glob("cases/*/config.yaml")):
         family = file.parent.name
-        if family.startswith("agg-vllm") and not later.search(family):
+        if family.startswith("agg-") and not later.search(family):
             configuration = read_configuration(file)
             assert configuration.paths == (file.parent / "trace.jsonl",)
             accepted += 1
@@ -373,7 +382,7 @@ def test_the_reference_configurations(reference_dir: Path) -> None:
             with pytest.raises(InvalidDeployment) as caught:
                 read_configuration(file)
             assert {item.code for item in caught.value.findings.items} == {"config-unsupported"}
-    assert accepted >= 36
+    assert accepted >= 56
 
 
 yaml_values = st.recursive(

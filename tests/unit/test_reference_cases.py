@@ -18,11 +18,16 @@ TIMES_MS = ("arrival_time_ms", "dispatched_at_ms", "first_token_ms", "terminal_t
 MICROSECOND_MS = 0.001
 # Where the peer died ("effect-free zero-duration pass"), our outcome, pinned: one request's output outgrows the pool
 # alone; it fails with its play, nothing of that play is left to skip, and all others complete.
-PEER_DIED = {"agg-vllm-tight-001": {"completed": 29, "failed": 1}}
+# agg-sglang-tight: requests whose prompt, or prompt and output, the pool cannot hold, and which the peer waits for.
+PEER_DIED = {
+    "agg-vllm-tight-001": {"completed": 29, "failed": 1},
+    "agg-sglang-tight-001": {"completed": 1, "rejected": 2},
+    "agg-sglang-tight-003": {"completed": 8, "failed": 2, "rejected": 1},
+}
 
 
 def cases(reference_dir: Path) -> list[Path]:
-    folders = sorted(folder for folder in (reference_dir / "cases").glob("agg-vllm*") if not LATER.search(folder.name))
+    folders = sorted(folder for folder in (reference_dir / "cases").glob("agg-*") if not LATER.search(folder.name))
     assert folders, "the reference folder holds no case of these families"
     return folders
 

@@ -1,0 +1,436 @@
+"""The radix tree of an SGLang worker: which pages are cached, which are in use, which go next.
+
+A tree node is a stretch of pages that every prompt through it shares. Page keys identify the whole chain up to their
+page (see `compiled`), and so
+
+- a node needs no keys of its own: it names a request (`owner`) whose pages `begin` to `end` it holds;
+- two stretches that begin alike agree up to page e exactly when their keys of page e agree: a whole node is compared
+  by its last key, a fork is found by bisection;
+- a child is found by its first key alone, in one hash table a worker.
+
+Work therefore grows with forks, not with pages. Node 0 is the root. The identity of free pages does not matter, so the
+pool is a counter; `free` and `idle` of the worker's record count free and evictable pages.
+
+**Recency.** One clock a tree. A match that locks stamps the nodes that it covers whole; an insert stamps its path; a
+split gives both halves the stamp. The stamp of a locked node is read by nobody, so that a request's inserts are noted
+in one number (`touched`) and put on its path when it lets go, the later stamp winning. Unlocked leaves stand in a heap
+by stamp. No two of them have the same one: equal stamps lie on one path, and a path has one leaf.
+
+`tests/properties/test_radix.py` runs this tree beside a naive one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from playproof_kernel.arrays import NONE
+from playproof_kernel.blocks import bucket_of, generated_key
+from playproof_kernel.jit import compiled, compiled_entry
+
+ROOT = 0
+
+
+@compiled
+def room(sequences: int) -> int:
+    """Return how many nodes a pass of `sequences` requests may add: one at each match, two at each insert."""
+    return 4 * sequences + 8
+
+
+class Tree(NamedTuple):
+    """Views of one worker's part of `Sim`, and of what its keys are made of.
+
+    Attributes
+    ----------
+    nodes : records, shape (capacity,); buckets : Int64, shape (power of two,)
+    leaves : Int64, shape (capacity,)
+        Heap of unlocked leaves by stamp.
+    worker : records, shape (1,)
+        The worker's own record: counters, clock, free list of nodes.
+    static, keys, config : records, read only
+    """
+
+    nodes: Any
+    buckets: Any
+    leaves: Any
+    worker: Any
+    static: Any
+    keys: Any
+    config: Any
+
+
+@compiled
+def tree_of(sim: Any, worker: int) -> Tree:
+    """Return the tree of `worker`."""
+    return Tree(
+        sim.tree[worker],
+        sim.branches[worker],
+        sim.leaves[worker],
+        sim.workers[worker : worker + 1],
+        sim.static,
+        sim.keys,
+        sim.config,
+    )
+
+
+@compiled
+def key_at(tree: Any, request: int, page: int) -> int:
+    """Return the key of page `page` of `request`; pages that hold a generated token have keys of their own."""
+    static = tree.static[request]
+    if page >= static.input // tree.config[0].block_size:
+        return generated_key(request, page)
+    low, high = static.key_begin, static.key_end
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tree.keys[middle].begin <= page:
+            low = middle
+        else:
+            high = middle
+    run = tree.keys[low]
+    return int(run.first + (page - run.begin) * tree.config[0].key_stride)
+
+
+# The heap of unlocked leaves --------------------------------------------------------------------------------------
+
+
+@compiled
+def _sift_up(tree: Any, at: int) -> int:
+    nodes, leaves = tree.nodes, tree.leaves
+    leaf = leaves[at]
+    while at > 0:
+        above = leaves[(at - 1) // 2]
+        if nodes[above].tick <= nodes[leaf].tick:
+            break
+        leaves[at] = above
+        nodes[above].place = at
+        at = (at - 1) // 2
+    leaves[at] = leaf
+    nodes[leaf].place = at
+    return at
+
+
+@compiled
+def _sift_down(tree: Any, at: int) -> None:
+    nodes, leaves = tree.nodes, tree.leaves
+    count = tree.worker[0].leaves
+    leaf = leaves[at]
+    while True:
+        child = 2 * at + 1
+        if child >= count:
+            break
+        if child + 1 < count and nodes[leaves[child + 1]].tick < nodes[leaves[child]].tick:
+            child += 1
+        if nodes[leaves[child]].tick >= nodes[leaf].tick:
+            break
+        leaves[at] = leaves[child]
+        nodes[leaves[at]].place = at
+        at = child
+    leaves[at] = leaf
+    nodes[leaf].place = at
+
+
+@compiled
+def _add_leaf(tree: Any, node: int) -> None:
+    at = tree.worker[0].leaves
+    tree.leaves[at] = node
+    tree.worker[0].leaves += 1
+    _sift_up(tree, at)
+
+
+@compiled
+def _remove_leaf(tree: Any, node: int) -> None:
+    at = tree.nodes[node].place
+    tree.nodes[node].place = NONE
+    tree.worker[0].leaves -= 1
+    last = tree.leaves[tree.worker[0].leaves]
+    if last != node:
+        tree.leaves[at] = last
+        tree.nodes[last].place = at
+        _sift_down(tree, _sift_up(tree, at))
+
+
+@compiled
+def _stamp(tree: Any, node: int, tick: int) -> None:
+    """Stamp `node`, and move it in the heap if it is there."""
+    tree.nodes[node].tick = tick
+    if tree.nodes[node].place != NONE:
+        _sift_down(tree, tree.nodes[node].place)
+
+
+# Nodes and children -----------------------------------------------------------------------------------------------
+
+
+@compiled
+def _link(tree: Any, node: int, key: int) -> None:
+    bucket = bucket_of(key, tree.buckets.shape[0])
+    tree.nodes[node].key = key
+    tree.nodes[node].next = tree.buckets[bucket]
+    tree.buckets[bucket] = node
+
+
+@compiled
+def _unlink(tree: Any, node: int) -> None:
+    bucket = bucket_of(tree.nodes[node].key, tree.buckets.shape[0])
+    at = tree.buckets[bucket]
+    if at == node:
+        tree.buckets[bucket] = tree.nodes[node].next
+        return
+    while tree.nodes[at].next != node:
+        at = tree.nodes[at].next
+    tree.nodes[at].next = tree.nodes[node].next
+
+
+@compiled
+def _child(tree: Any, key: int) -> int:
+    """Return the node whose first page has `key`, or NONE; its parent can be no other than where one looks."""
+    node = int(tree.buckets[bucket_of(key, tree.buckets.shape[0])])
+    while node != NONE and tree.nodes[node].key != key:
+        node = int(tree.nodes[node].next)
+    return node
+
+
+@compiled
+def _new_node(tree: Any, parent: int, owner: int, begin: int, end: int) -> int:
+    """Take a node from the free list or the end of the used ones; the loop has made sure of room."""
+    record = tree.worker[0]
+    new = int(record.tree_spare)
+    if new != NONE:
+        record.tree_spare = tree.nodes[new].next
+    else:
+        new = int(record.tree_used)
+        record.tree_used += 1
+    record.tree_live += 1
+    node = tree.nodes[new]
+    node.parent = parent
+    node.owner = owner
+    node.begin = begin
+    node.end = end
+    node.children = 0
+    node.locks = 0
+    node.place = NONE
+    return new
+
+
+@compiled
+def _split(tree: Any, node: int, page: int) -> int:
+    """Cut `node` before `page` and return the new node for its head; `node` keeps the tail and its place."""
+    old = tree.nodes[node]
+    head = _new_node(tree, old.parent, old.owner, old.begin, page)
+    new = tree.nodes[head]
+    new.children = 1
+    new.locks = old.locks
+    new.tick = old.tick
+    _unlink(tree, node)
+    _link(tree, head, old.key)
+    old.parent = head
+    old.begin = page
+    _link(tree, node, key_at(tree, old.owner, page))
+    return head
+
+
+@compiled
+def _common(tree: Any, request: int, node: int, most: int) -> int:
+    """Return the page before which `request` and `node` part; they agree on the node's first page.
+
+    Never past the node's end nor past `most`.
+    """
+    owner = tree.nodes[node].owner
+    high = min(tree.nodes[node].end, most)
+    if owner == request or key_at(tree, request, high - 1) == key_at(tree, owner, high - 1):
+        return int(high)
+    low = tree.nodes[node].begin + 1
+    high -= 1
+    # Agreed up to `low`, and not up to `high + 1`.
+    while low < high:
+        middle = (low + high + 1) // 2
+        if key_at(tree, request, middle - 1) == key_at(tree, owner, middle - 1):
+            low = middle
+        else:
+            high = middle - 1
+    return int(low)
+
+
+# What a worker does with the tree ---------------------------------------------------------------------------------
+
+
+@compiled
+def find_prefix(tree: Any, request: int, most: int) -> tuple[int, int]:
+    """Find the longest cached prefix of `request`, at most `most` pages; nothing is written.
+
+    Returns
+    -------
+    pages, node : int
+        Its length, and the node in which it ends (perhaps before the node's end), the root for none.
+    """
+    at, depth = ROOT, 0
+    while depth < most:
+        child = _child(tree, key_at(tree, request, depth))
+        if child == NONE:
+            break
+        at = child
+        depth = _common(tree, request, child, most)
+        if depth < tree.nodes[child].end:
+            break
+    return depth, at
+
+
+@compiled
+def evictable_on_path(tree: Any, pages: int, node: int) -> int:
+    """Return how many of the pages that `find_prefix` found are evictable now, and would not be once locked."""
+    evictable, upto, at = 0, pages, node
+    while at != ROOT:
+        entry = tree.nodes[at]
+        if entry.locks == 0:
+            evictable += upto - entry.begin
+        upto = entry.begin
+        at = entry.parent
+    return int(evictable)
+
+
+@compiled
+def lock_prefix(tree: Any, pages: int, node: int) -> int:
+    """Lock what `find_prefix` found and return the node that now ends it.
+
+    Nodes covered whole are stamped. One that is covered in part is cut there, and its head keeps its stamp.
+    """
+    if pages == 0:
+        return ROOT
+    record = tree.worker[0]
+    record.tick += 1
+    last = node
+    if pages < tree.nodes[node].end:
+        last = _split(tree, node, pages)
+    at = last
+    while at != ROOT:
+        entry = tree.nodes[at]
+        if at == node or at != last:
+            entry.tick = record.tick
+        if entry.locks == 0:
+            record.idle -= entry.end - entry.begin
+            if entry.place != NONE:
+                _remove_leaf(tree, at)
+        entry.locks += 1
+        at = entry.parent
+    return last
+
+
+@compiled
+def unlock(tree: Any, node: int, touched: int) -> None:
+    """Let go of the path that ends at `node`, stamping it with `touched` where that is later."""
+    record = tree.worker[0]
+    at = node
+    while at != ROOT:
+        entry = tree.nodes[at]
+        entry.tick = max(entry.tick, touched)
+        entry.locks -= 1
+        if entry.locks == 0:
+            record.idle += entry.end - entry.begin
+            if entry.children == 0:
+                _add_leaf(tree, at)
+        at = entry.parent
+
+
+@compiled
+def _hang(tree: Any, parent: int, request: int, begin: int, end: int) -> int:
+    """Add an unlocked leaf below `parent`."""
+    record = tree.worker[0]
+    if tree.nodes[parent].place != NONE:
+        _remove_leaf(tree, parent)
+    new = _new_node(tree, parent, request, begin, end)
+    tree.nodes[new].tick = record.tick
+    tree.nodes[parent].children += 1
+    _link(tree, new, key_at(tree, request, begin))
+    record.idle += end - begin
+    _add_leaf(tree, new)
+    return new
+
+
+@compiled
+def insert(tree: Any, request: int, start: int, begin: int, end: int) -> int:
+    """Cache pages `begin` to `end` of `request` below `start`, the locked node that ends the pages before.
+
+    Pages that the tree already has are free again. The new tick is left in the clock: the caller notes it as the
+    request's `touched`. What is added is not locked, unless it prolongs `start` itself: only a leaf is prolonged, and
+    only if this request alone has locked it.
+
+    Returns
+    -------
+    node : int
+        The node that ends at page `end`.
+    """
+    record = tree.worker[0]
+    record.tick += 1
+    at, depth = start, begin
+    while depth < end:
+        entry = tree.nodes[at]
+        if at != ROOT and entry.children == 0 and (entry.locks == 0 or (at == start and entry.locks == 1)):
+            # All pages before are the same, so the whole node may as well be this request's.
+            entry.owner = request
+            entry.end = end
+            if entry.locks == 0:
+                record.idle += end - depth
+            return at
+        child = _child(tree, key_at(tree, request, depth))
+        if child == NONE:
+            return _hang(tree, at, request, depth, end)
+        common = _common(tree, request, child, end)
+        record.free += common - depth
+        depth = common
+        if common < tree.nodes[child].end:
+            head = _split(tree, child, common)
+            return _hang(tree, head, request, common, end) if common < end else head
+        at = child
+        _stamp(tree, at, record.tick)
+    return at
+
+
+@compiled
+def lock_below(tree: Any, node: int, above: int) -> None:
+    """Lock the nodes from `node` up to, and not including, `above`, whose path is locked already."""
+    record = tree.worker[0]
+    at = node
+    while at != above:
+        entry = tree.nodes[at]
+        if entry.locks == 0:
+            record.idle -= entry.end - entry.begin
+            if entry.place != NONE:
+                _remove_leaf(tree, at)
+        entry.locks += 1
+        at = entry.parent
+
+
+@compiled
+def evict(tree: Any, pages: int) -> None:
+    """Free `pages` evictable pages, from the end of the leaf with the oldest stamp."""
+    record = tree.worker[0]
+    record.evictions += pages
+    record.idle -= pages
+    record.free += pages
+    while pages > 0:
+        victim = tree.leaves[0]
+        entry = tree.nodes[victim]
+        if entry.end - entry.begin > pages:
+            entry.end -= pages
+            return
+        pages -= entry.end - entry.begin
+        _remove_leaf(tree, victim)
+        _unlink(tree, victim)
+        entry.next = record.tree_spare
+        record.tree_spare = victim
+        record.tree_live -= 1
+        parent = entry.parent
+        tree.nodes[parent].children -= 1
+        if parent != ROOT and tree.nodes[parent].children == 0 and tree.nodes[parent].locks == 0:
+            _add_leaf(tree, parent)
+
+
+@compiled_entry
+def enter_all(sim: Any, old: Any) -> None:
+    """Enter every node of `old`, the trees before they grew, into the larger, empty hash tables of `sim`."""
+    for worker in range(old.shape[0]):
+        tree = tree_of(sim, worker)
+        for bucket in range(old.shape[1]):
+            node = old[worker, bucket]
+            while node != NONE:
+                following = tree.nodes[node].next
+                _link(tree, node, tree.nodes[node].key)
+                node = following

@@ -1,0 +1,165 @@
+"""The radix tree beside a naive one, step by step: what is cached, counted and evicted, and in which order."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from naive_sglang import Branch, NaiveTree
+from playproof_kernel import radix
+from playproof_kernel.arrays import BRANCH, CONFIG, KEYS, NONE, STATIC, WORKER, records
+from playproof_kernel.jit import compiled
+from playproof_kernel.radix import Tree
+
+PAGES = 24
+CAPACITY = 400
+
+
+# The tree's functions are compiled into their callers; these are callers for the test.
+@compiled
+def find_prefix(tree: Tree, request: int, most: int) -> tuple[int, int]:
+    return radix.find_prefix(tree, request, most)
+
+
+@compiled
+def lock_prefix(tree: Tree, pages: int, node: int) -> int:
+    return radix.lock_prefix(tree, pages, node)
+
+
+@compiled
+def evictable_on_path(tree: Tree, pages: int, node: int) -> int:
+    return radix.evictable_on_path(tree, pages, node)
+
+
+@compiled
+def insert_and_lock(tree: Tree, request: int, start: int, begin: int, end: int) -> int:
+    node = radix.insert(tree, request, start, begin, end)
+    radix.lock_below(tree, node, start)
+    return node
+
+
+@compiled
+def unlock(tree: Tree, node: int, touched: int) -> None:
+    radix.unlock(tree, node, touched)
+
+
+@compiled
+def evict(tree: Tree, pages: int) -> None:
+    radix.evict(tree, pages)
+
+
+def new_tree(prompts: list[list[int]]) -> Tree:
+    """Return an empty tree over `prompts`, one key a page: equal prefixes have equal keys, nothing else."""
+    chains: dict[tuple[int, ...], int] = {}
+    static, runs = records(len(prompts), STATIC), []
+    for number, prompt in enumerate(prompts):
+        static[number].input = len(prompt)
+        static[number].key_begin = len(runs)
+        for page in range(len(prompt)):
+            key = chains.setdefault(tuple(prompt[: page + 1]), len(chains))
+            last = runs[-1] if len(runs) > static[number].key_begin else None
+            if last is not None and last[0] + last[1] == key:
+                last[1] += 1
+            else:
+                runs.append([key, 1, page])
+        static[number].key_end = len(runs)
+    keys, config, worker = records(len(runs), KEYS), records(1, CONFIG), records(1, WORKER)
+    for at, (first, count, begin) in enumerate(runs):
+        keys[at].first, keys[at].count, keys[at].begin = first, count, begin
+    config.block_size = config.key_stride = 1
+    worker.free = PAGES
+    worker.tree_used = worker.tree_live = 1
+    worker.tree_spare = NONE
+    nodes = records(CAPACITY, BRANCH)
+    nodes[0].place = NONE
+    return Tree(nodes, np.full(16, NONE, np.int64), np.zeros(CAPACITY, np.int64), worker, static, keys, config)
+
+
+class Holder:
+    """A request with cached pages, in both trees."""
+
+    def __init__(self, request: int, pages: int, node: int, branch: Branch) -> None:
+        self.request, self.pages, self.node, self.branch = request, pages, node, branch
+        self.touched = 0
+
+
+class TreeBesideNaive(RuleBasedStateMachine):
+    """Requests lock prefixes, insert pages and let go; prompts are few and branch often, pages are short."""
+
+    @initialize(prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=2, max_size=6))
+    def create(self, prompts: list[list[int]]) -> None:
+        self.prompts = prompts
+        self.tree = new_tree(prompts)
+        self.naive = NaiveTree(PAGES)
+        self.holders: list[Holder] = []
+
+    def pages(self, request: int, count: int) -> list[object]:
+        return [tuple(self.prompts[request][: page + 1]) for page in range(count)]
+
+    @rule(data=st.data())
+    def lock(self, data: st.DataObject) -> None:
+        request = data.draw(st.integers(0, len(self.prompts) - 1))
+        most = data.draw(st.integers(0, len(self.prompts[request])))
+        count, node = find_prefix(self.tree, request, most)
+        found = self.pages(request, count)
+        assert count == self.naive.cached(self.pages(request, most))
+        assert evictable_on_path(self.tree, count, node) == self.naive.evictable_of(found)
+        leaf = lock_prefix(self.tree, count, node)
+        self.holders.append(Holder(request, count, leaf, self.naive.lock(found)))
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def insert(self, data: st.DataObject) -> None:
+        holder = data.draw(st.sampled_from(self.holders))
+        more = min(len(self.prompts[holder.request]) - holder.pages, self.naive.available())
+        if more <= 0:
+            return
+        count = data.draw(st.integers(1, more))
+        if count > self.naive.free:
+            evict(self.tree, count - self.naive.free)
+        self.tree.worker[0].free -= count
+        self.naive.take(count)
+        end = holder.pages + count
+        holder.node = insert_and_lock(self.tree, holder.request, holder.node, holder.pages, end)
+        holder.touched = int(self.tree.worker[0].tick)
+        before = holder.branch
+        holder.branch = self.naive.insert(before, self.pages(holder.request, end)[holder.pages :])
+        for branch in holder.branch.path():
+            branch.locks += 1
+        self.naive.unlock(before)
+        holder.pages = end
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def let_go(self, data: st.DataObject) -> None:
+        holder = self.holders.pop(data.draw(st.integers(0, len(self.holders) - 1)))
+        unlock(self.tree, holder.node, holder.touched)
+        self.naive.unlock(holder.branch)
+
+    @precondition(lambda self: self.naive.evictable() > 0)
+    @rule(data=st.data())
+    def evict_some(self, data: st.DataObject) -> None:
+        count = data.draw(st.integers(1, self.naive.evictable()))
+        evict(self.tree, count)
+        self.naive.evict(count)
+
+    @invariant()
+    def same_counts(self) -> None:
+        worker = self.tree.worker[0]
+        assert (int(worker.free), int(worker.idle)) == (self.naive.free, self.naive.evictable())
+        assert int(worker.tree_live) == len(self.naive.branches()) + 1
+
+    @invariant()
+    def no_page_is_lost(self) -> None:
+        assert self.naive.free + sum(len(branch.pages) for branch in self.naive.branches()) == PAGES
+
+    @invariant()
+    def same_prefixes_are_cached(self) -> None:
+        for request, prompt in enumerate(self.prompts):
+            count, _ = find_prefix(self.tree, request, len(prompt))
+            assert count == self.naive.cached(self.pages(request, len(prompt)))
+
+
+TestTreeBesideNaive = TreeBesideNaive.TestCase
+TestTreeBesideNaive.settings = settings(stateful_step_count=60)

@@ -1,0 +1,371 @@
+"""A naive SGLang worker: page by page, pass by pass, every stamp at once; see `naive`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from naive import NaiveWorker, Request
+from playproof_kernel import DeploymentSpec
+from playproof_spec.graph import Graph
+
+CLIP = 4096
+
+
+class Branch:
+    """A node of the tree: pages in order, each as the whole of what it and the pages before it hold."""
+
+    def __init__(self, parent: Branch | None, pages: list[object], tick: int) -> None:
+        self.parent = parent
+        self.pages = pages
+        self.tick = tick
+        self.locks = 0
+        self.children: list[Branch] = []
+
+    def path(self) -> list[Branch]:
+        """The nodes from here up, without the root."""
+        return [] if self.parent is None else [self, *self.parent.path()]
+
+    def below(self) -> list[Branch]:
+        return [self, *(branch for child in self.children for branch in child.below())]
+
+
+class NaiveTree:
+    """A radix tree over pages, and the number of free ones."""
+
+    def __init__(self, pages: int) -> None:
+        self.root = Branch(None, [], 0)
+        self.free = pages
+        self.clock = 0
+        self.evictions = 0
+
+    def branches(self) -> list[Branch]:
+        return self.root.below()[1:]
+
+    def evictable(self) -> int:
+        return sum(len(branch.pages) for branch in self.branches() if branch.locks == 0)
+
+    def available(self) -> int:
+        return self.free + self.evictable()
+
+    def child(self, branch: Branch, page: object) -> Branch | None:
+        found = [child for child in branch.children if child.pages[0] == page]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def agreed(self, branch: Branch, pages: Sequence[object]) -> int:
+        count = 0
+        while count < min(len(branch.pages), len(pages)) and branch.pages[count] == pages[count]:
+            count += 1
+        return count
+
+    def cached(self, pages: Sequence[object]) -> int:
+        at, done = self.root, 0
+        while done < len(pages) and (child := self.child(at, pages[done])) is not None:
+            common = self.agreed(child, pages[done:])
+            done += common
+            at = child
+            if common < len(child.pages):
+                break
+        return done
+
+    def evictable_of(self, pages: Sequence[object]) -> int:
+        """How many of `pages`, which are all cached, nobody has locked."""
+        at, done, count = self.root, 0, 0
+        while done < len(pages):
+            child = self.child(at, pages[done])
+            assert child is not None
+            common = self.agreed(child, pages[done:])
+            count += common if child.locks == 0 else 0
+            done += common
+            at = child
+        return count
+
+    def split(self, branch: Branch, count: int) -> Branch:
+        assert branch.parent is not None
+        head = Branch(branch.parent, branch.pages[:count], branch.tick)
+        head.locks = branch.locks
+        branch.parent.children[branch.parent.children.index(branch)] = head
+        head.children = [branch]
+        branch.parent, branch.pages = head, branch.pages[count:]
+        return head
+
+    def lock(self, pages: Sequence[object]) -> Branch:
+        """Lock the path of `pages`, which are all cached."""
+        self.clock += 1
+        at, done = self.root, 0
+        while done < len(pages):
+            child = self.child(at, pages[done])
+            assert child is not None
+            common = self.agreed(child, pages[done:])
+            done += common
+            if common < len(child.pages):
+                at = self.split(child, common)
+            else:
+                at = child
+                at.tick = self.clock
+        for branch in at.path():
+            branch.locks += 1
+        return at
+
+    def unlock(self, branch: Branch) -> None:
+        for one in branch.path():
+            assert one.locks > 0
+            one.locks -= 1
+
+    def insert(self, start: Branch, pages: Sequence[object]) -> Branch:
+        """Cache `pages` below `start`; the caller's copies of those that are there already become free."""
+        if not pages:
+            return start
+        self.clock += 1
+        for branch in start.path():
+            branch.tick = self.clock
+        at, done = start, 0
+        while done < len(pages):
+            mine = at is start and at.locks == 1
+            if at is not self.root and not at.children and (at.locks == 0 or mine):
+                at.pages = [*at.pages, *pages[done:]]
+                at.tick = self.clock
+                return at
+            child = self.child(at, pages[done])
+            if child is None:
+                return self.hang(at, pages[done:])
+            common = self.agreed(child, pages[done:])
+            self.free += common
+            done += common
+            if common < len(child.pages):
+                head = self.split(child, common)
+                return self.hang(head, pages[done:]) if done < len(pages) else head
+            at = child
+            at.tick = self.clock
+        return at
+
+    def hang(self, parent: Branch, pages: Sequence[object]) -> Branch:
+        branch = Branch(parent, list(pages), self.clock)
+        parent.children.append(branch)
+        return branch
+
+    def evict(self, count: int) -> None:
+        for _ in range(count):
+            leaves = [branch for branch in self.branches() if not branch.children and branch.locks == 0]
+            ticks = [branch.tick for branch in leaves]
+            assert len(set(ticks)) == len(ticks), "no two leaves have one stamp"
+            victim = min(leaves, key=lambda branch: branch.tick)
+            victim.pages = victim.pages[:-1]
+            if not victim.pages:
+                assert victim.parent is not None
+                victim.parent.children.remove(victim)
+            self.free += 1
+            self.evictions += 1
+
+    def take(self, count: int) -> None:
+        self.evict(max(count - self.free, 0))
+        self.free -= count
+        assert self.free >= 0
+
+
+class NaiveSglangWorker(NaiveWorker):
+    """An SGLang worker, one pass at a time."""
+
+    def __init__(self, graph: Graph, deployment: DeploymentSpec, requests: list[Request]) -> None:
+        super().__init__(graph, deployment, requests)
+        self.tree = NaiveTree(self.spec.blocks)
+        self.first = 0.7 * self.spec.schedule_conservativeness
+        self.ratio = self.first
+        self.held: dict[int, int] = {}  # pages of a request, cached ones included
+        self.cached: dict[int, int] = {}  # how many of them are cached
+        self.place: dict[int, Branch] = {}  # and where they end
+        self.fresh: list[int] = []  # whose prompt became whole in this pass
+        self.prefilled: list[tuple[int, int]] = []  # (tokens after, tokens before) of this pass
+        self.prefill = self.retracted = False
+
+    def remaining(self, node: int) -> int:
+        return self.limit(node) - len(self.requests[node].tokens_ns)
+
+    # Pages
+
+    def give_up(self, node: int) -> None:
+        self.tree.free += self.held.pop(node) - self.cached.pop(node)
+        self.tree.unlock(self.place.pop(node))
+        self.requests[node].computed = 0
+
+    def cache(self, node: int) -> None:
+        full = self.requests[node].computed // self.spec.block_size
+        if not self.spec.prefix_caching or full <= self.cached[node]:
+            return
+        before = self.place[node]
+        after = self.tree.insert(before, self.contents(node, full)[self.cached[node] :])
+        for branch in after.path():
+            branch.locks += 1
+        self.tree.unlock(before)
+        self.place[node], self.cached[node] = after, full
+
+    def end(self, node: int) -> None:
+        full = self.requests[node].computed // self.spec.block_size if self.spec.prefix_caching else 0
+        self.tree.free += self.held.pop(node) - full
+        self.tree.insert(self.place[node], self.contents(node, full)[self.cached.pop(node) :])
+        self.tree.unlock(self.place.pop(node))
+
+    def growth(self, nodes: list[int]) -> int:
+        return sum(self.ceil_blocks(self.known(node) + 1) - self.held[node] for node in nodes)
+
+    # Prefill
+
+    def prefill_batch(self, now: int) -> None:
+        size = self.spec.block_size
+        stalled = len(self.running)
+        inputs, chunk = self.spec.max_prefill_tokens, self.spec.chunked_prefill_size
+        taken, cut, spent = 0, None, 0
+        while self.waiting and stalled + taken < self.spec.max_sequences and chunk > 0:
+            node = self.waiting[0]
+            if self.ceil_blocks(self.known(node)) > self.spec.blocks:
+                self.refuse()
+                continue
+            if taken == 0:
+                promised = 0.0
+                for other in self.running:
+                    promised += min(self.remaining(other), CLIP) * self.ratio
+                total = self.tree.available() * size - promised
+            start = self.start_of(node)
+            left = self.known(node) - start
+            tokens = left if left <= self.spec.chunked_prefill_size else min(left, chunk // size * size)
+            charge = self.ceil_blocks(tokens) * size
+            reserve = 0 if tokens < left else min(self.remaining(node), CLIP)
+            impossible = tokens == 0 and left > 0
+            fits = not impossible and charge + reserve < total - spent and charge <= inputs and charge <= chunk
+            if not fits or not self.admit(node, start, tokens, now):
+                if taken == 0 and stalled == 0:
+                    self.refuse()
+                    continue
+                break
+            taken += 1
+            if tokens < left:
+                cut = node
+            else:
+                self.fresh.append(node)
+            spent += charge + reserve
+            inputs -= charge
+            chunk -= charge
+        self.prefill = taken > 0
+        self.running += self.fresh
+        if cut is not None:
+            self.cache(cut)
+            self.waiting.insert(0, cut)
+
+    def start_of(self, node: int) -> int:
+        if self.requests[node].computed > 0 or not self.spec.prefix_caching:
+            return self.requests[node].computed
+        most = self.known(node) - (1 if self.limit(node) > 0 else 0)
+        return self.tree.cached(self.contents(node, most // self.spec.block_size)) * self.spec.block_size
+
+    def admit(self, node: int, start: int, tokens: int, now: int) -> bool:
+        request = self.requests[node]
+        new = request.computed == 0
+        pages = start // self.spec.block_size
+        prefix = self.contents(node, pages)
+        more = self.ceil_blocks(start + tokens) - (pages if new else self.held[node])
+        if more > self.tree.available() - (self.tree.evictable_of(prefix) if new else 0):
+            return False
+        if new:
+            self.place[node] = self.tree.lock(prefix)
+            self.held[node] = self.cached[node] = pages
+        self.tree.take(more)
+        self.held[node] += more
+        self.waiting.pop(0)
+        request.computed = start + tokens
+        if new:
+            request.admissions.append((now, start))
+        if tokens > 0:
+            self.prefilled.append((start + tokens, start))
+        return True
+
+    def refuse(self) -> None:
+        node = self.waiting.pop(0)
+        if self.requests[node].computed > 0:
+            self.give_up(node)
+        self.gone.append((node, "failed" if self.requests[node].admissions else "rejected"))
+
+    # Decode
+
+    def retract(self, node: int) -> None:
+        self.give_up(node)
+        self.waiting.append(node)
+        self.preemptions += 1
+        self.retracted = True
+
+    def make_room(self) -> None:
+        while len(self.running) > 1 and self.growth(self.running) > self.tree.available():
+            least = min(self.running, key=lambda node: len(self.requests[node].tokens_ns))
+            self.running.remove(least)
+            self.retract(least)
+        short = self.growth(self.running) > self.tree.available()
+        if short and self.waiting and self.requests[self.waiting[0]].computed > 0:
+            self.retract(self.waiting.pop(0))
+        if self.retracted:
+            tokens = sum(len(self.requests[node].tokens_ns) for node in self.running)
+            limits = sum(self.limit(node) for node in self.running)
+            self.ratio = min(1.0, (tokens + 20 * len(self.running)) / (limits + 1))
+        if self.growth(self.running) > self.tree.available():
+            (node,) = self.running
+            self.running = []
+            self.give_up(node)
+            self.gone.append((node, "failed"))
+
+    # Passes
+
+    def start(self, now: int) -> bool:
+        self.fresh, self.prefilled, self.retracted = [], [], False
+        for node in [node for node in self.waiting if self.prompt(node) >= self.context]:
+            self.waiting.remove(node)
+            self.gone.append((node, "rejected"))
+        self.prefill_batch(now)
+        length = 0
+        if self.prefilled:
+            count = len(self.prefilled)
+            after, before = (sum(pair[i] for pair in self.prefilled) // count for i in (0, 1))
+            length = self.prefill_ns(count * (after - before))
+        if not self.prefill and self.running:
+            self.make_room()
+            if self.running:
+                length = self.decode_ns(sum(self.known(node) for node in self.running))
+        if not self.prefill and not self.running and not self.gone:
+            return False
+        self.end_ns = now + length
+        self.passes += 1
+        return True
+
+    def token(self, node: int, now: int) -> None:
+        """Give `node` a token; its KV has a place unless it is the last one, which nothing follows."""
+        request = self.requests[node]
+        request.tokens_ns.append(now)
+        if self.remaining(node) > 0:
+            request.computed += 1
+            more = self.ceil_blocks(request.computed) - self.held[node]
+            self.held[node] += more
+            self.tree.free -= more
+            assert self.tree.free >= 0
+            self.cache(node)
+
+    def finish(self, now: int) -> list[tuple[int, str]]:
+        self.end_ns = None
+        outcomes, self.gone = self.gone, []
+        idle = [node for node in self.fresh if self.limit(node) == 0]
+        if self.prefill:
+            others = [node for node in self.fresh if self.remaining(node) > 1]
+            room = self.growth(others) <= self.tree.available()
+            if room:
+                self.tree.evict(max(self.growth(others) - self.tree.free, 0))
+            for node in self.fresh:
+                if self.remaining(node) == 1 or (room and node in others):
+                    self.token(node, now)
+        else:
+            self.tree.evict(max(self.growth(self.running) - self.tree.free, 0))
+            for node in self.running:
+                self.token(node, now)
+            if not self.retracted:
+                self.ratio = max(self.ratio - (self.first - 0.14 * self.first) / 600, 0.14 * self.first)
+        done = [node for node in self.running if self.limit(node) > 0 and self.remaining(node) == 0]
+        for node in idle + done:
+            self.end(node)
+            self.running.remove(node)
+            outcomes.append((node, "completed"))
+        return outcomes
