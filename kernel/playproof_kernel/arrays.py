@@ -55,7 +55,6 @@ LIVE = np.dtype(
         ("table_len", np.int64),
         ("filled", np.int64),  # leading blocks of the table that are full and cached
         ("leaf", np.int64),  # SGLang: the node of the radix tree that ends its cached pages
-        ("touched", np.int64),  # SGLang: the stamp that its path is due
         ("worker", np.int64),
         ("pending", np.int64),  # incoming edges that have not fired
         ("next", np.int64),  # link in a waiting queue or an outcome list

@@ -11,9 +11,8 @@ page (see `compiled`), and so
 Work therefore grows with forks, not with pages. Node 0 is the root. The identity of free pages does not matter, so the
 pool is a counter; `free` and `idle` of the worker's record count free and evictable pages.
 
-**Recency.** One clock a tree. A match that locks stamps the nodes that it covers whole; an insert stamps its path; a
-split gives both halves the stamp. The stamp of a locked node is read by nobody, so that a request's inserts are noted
-in one number (`touched`) and put on its path when it lets go, the later stamp winning. Unlocked leaves stand in a heap
+**Recency.** One clock a tree. A match that locks stamps the nodes that it covers whole; an insert stamps the path that
+it starts from and the nodes that it covers whole; a split gives both halves the stamp. Unlocked leaves stand in a heap
 by stamp. No two of them have the same one: equal stamps lie on one path, and a path has one leaf.
 
 `tests/properties/test_radix.py` runs this tree beside a naive one.
@@ -314,13 +313,12 @@ def lock_prefix(tree: Any, pages: int, node: int) -> int:
 
 
 @compiled
-def unlock(tree: Any, node: int, touched: int) -> None:
-    """Let go of the path that ends at `node`, stamping it with `touched` where that is later."""
+def unlock(tree: Any, node: int) -> None:
+    """Let go of the path that ends at `node`."""
     record = tree.worker[0]
     at = node
     while at != ROOT:
         entry = tree.nodes[at]
-        entry.tick = max(entry.tick, touched)
         entry.locks -= 1
         if entry.locks == 0:
             record.idle += entry.end - entry.begin
@@ -348,9 +346,8 @@ def _hang(tree: Any, parent: int, request: int, begin: int, end: int) -> int:
 def insert(tree: Any, request: int, start: int, begin: int, end: int) -> int:
     """Cache pages `begin` to `end` of `request` below `start`, the locked node that ends the pages before.
 
-    Pages that the tree already has are free again. The new tick is left in the clock: the caller notes it as the
-    request's `touched`. What is added is not locked, unless it prolongs `start` itself: only a leaf is prolonged, and
-    only if this request alone has locked it.
+    Pages that the tree already has are free again. What is added is not locked, unless it prolongs `start` itself: only
+    a leaf is prolonged, and only if this request alone has locked it.
 
     Returns
     -------
@@ -359,6 +356,10 @@ def insert(tree: Any, request: int, start: int, begin: int, end: int) -> int:
     """
     record = tree.worker[0]
     record.tick += 1
+    at = start
+    while at != ROOT:
+        tree.nodes[at].tick = record.tick  # locked, and so in no heap
+        at = tree.nodes[at].parent
     at, depth = start, begin
     while depth < end:
         entry = tree.nodes[at]

@@ -132,7 +132,7 @@ def _drop(sim: Any, worker: int, node: int) -> None:
     """Take every page from a request that is retracted or failed; what it had cached stays in the tree."""
     live = sim.live[node]
     sim.workers[worker].free += live.table_len - live.filled
-    radix.unlock(radix.tree_of(sim, worker), live.leaf, live.touched)
+    radix.unlock(radix.tree_of(sim, worker), live.leaf)
     live.table_len = 0
     live.filled = 0
     live.computed = 0
@@ -147,7 +147,6 @@ def _cache(sim: Any, worker: int, node: int, tokens: int) -> None:
         return
     tree = radix.tree_of(sim, worker)
     leaf = radix.insert(tree, node, live.leaf, live.filled, pages)
-    live.touched = sim.workers[worker].tick
     radix.lock_below(tree, leaf, live.leaf)
     live.leaf = leaf
     live.filled = pages
@@ -164,8 +163,7 @@ def _finish(sim: Any, worker: int, node: int, end: int) -> None:
     tree = radix.tree_of(sim, worker)
     if pages > live.filled:
         radix.insert(tree, node, live.leaf, live.filled, pages)
-        live.touched = record.tick
-    radix.unlock(tree, live.leaf, live.touched)
+    radix.unlock(tree, live.leaf)
     live.table_len = 0
     live.filled = 0
     advance(REQUEST_TABLE, sim.request_state, node, _FINISH)
@@ -243,7 +241,6 @@ def _take(sim: Any, worker: int, node: int, start: int, tokens: int, branch: int
     live.computed = start + tokens
     if first:
         live.leaf = leaf
-        live.touched = 0
         live.filled = held
         advance(REQUEST_TABLE, sim.request_state, node, _ADMIT)
         admission = sim.admissions[run.admissions]

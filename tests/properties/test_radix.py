@@ -40,8 +40,8 @@ def insert_and_lock(tree: Tree, request: int, start: int, begin: int, end: int) 
 
 
 @compiled
-def unlock(tree: Tree, node: int, touched: int) -> None:
-    radix.unlock(tree, node, touched)
+def unlock(tree: Tree, node: int) -> None:
+    radix.unlock(tree, node)
 
 
 @compiled
@@ -81,7 +81,6 @@ class Holder:
 
     def __init__(self, request: int, pages: int, node: int, branch: Branch) -> None:
         self.request, self.pages, self.node, self.branch = request, pages, node, branch
-        self.touched = 0
 
 
 class TreeBesideNaive(RuleBasedStateMachine):
@@ -122,7 +121,6 @@ class TreeBesideNaive(RuleBasedStateMachine):
         self.naive.take(count)
         end = holder.pages + count
         holder.node = insert_and_lock(self.tree, holder.request, holder.node, holder.pages, end)
-        holder.touched = int(self.tree.worker[0].tick)
         before = holder.branch
         holder.branch = self.naive.insert(before, self.pages(holder.request, end)[holder.pages :])
         for branch in holder.branch.path():
@@ -134,7 +132,7 @@ class TreeBesideNaive(RuleBasedStateMachine):
     @rule(data=st.data())
     def let_go(self, data: st.DataObject) -> None:
         holder = self.holders.pop(data.draw(st.integers(0, len(self.holders) - 1)))
-        unlock(self.tree, holder.node, holder.touched)
+        unlock(self.tree, holder.node)
         self.naive.unlock(holder.branch)
 
     @precondition(lambda self: self.naive.evictable() > 0)
