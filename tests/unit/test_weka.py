@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -245,19 +244,19 @@ def growing_play(requests: int) -> dict[str, Any]:
     return {"id": "x", "block_size": 16, "hash_id_scope": "local", "requests": entries}
 
 
-def test_cost_per_request_does_not_grow_with_the_play(tmp_path: Path) -> None:
-    """Best of three: each of 4,000 requests costs about what each of 1,000 does; the bound allows a busy machine."""
-    cost = {}
+def test_edges_per_request_do_not_grow_with_the_play(tmp_path: Path) -> None:
+    """Barriers are pruned to the frontier, so a long play has no more edges a request than a short one.
+
+    The time a request takes is the benchmark's to measure (`make bench`, growth within a play).
+    """
+    share = {}
     for size in (1000, 4000):
         path = tmp_path / f"{size}.json"
         path.write_text(json.dumps(growing_play(size)))
-        spent = []
-        for _ in range(3):
-            begin = time.process_time()
-            graph = graph_of(load_graph([path]))
-            spent.append((time.process_time() - begin) / graph.node_count)
-        cost[size] = min(spent)
-    assert cost[4000] < 2.25 * cost[1000]
+        graph = graph_of(load_graph([path]))
+        share[size] = graph.edge_count / graph.node_count
+    assert 1.0 < share[1000] < 3.0
+    assert share[4000] == pytest.approx(share[1000], rel=0.01)
 
 
 @pytest.mark.corpus
