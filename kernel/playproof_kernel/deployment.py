@@ -67,19 +67,49 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferSpec:
+    """How a prompt's KV moves from a prefill worker to a decode worker. Transfers do not slow each other.
+
+    Attributes
+    ----------
+    bytes_per_token : int
+    bytes_per_second : float | None
+        None: at once.
+    full_prompt : bool
+        Whether all tokens of the prompt move, or only the blocks that the destination lacks.
+    """
+
+    bytes_per_token: int
+    bytes_per_second: float | None = None
+    full_prompt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSpec:
+    """The decode role of a prefill/decode deployment: equal workers behind a round-robin router of their own."""
+
+    workers: int
+    worker: WorkerSpec
+    transfer: TransferSpec
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentSpec:
-    """An aggregated deployment of `workers` equal workers behind a round-robin router.
+    """`workers` equal workers behind a round-robin router: aggregated, or the prefill role if there is a decode role.
 
     Attributes
     ----------
     context_length : int
         Tokens of prompt and output a request may have. A prompt this long is rejected; generation stops when it is
         reached.
+    decode : DecodeSpec | None
+        The decode role, of the same backend and block size; None: the deployment is aggregated.
     """
 
     workers: int
     worker: WorkerSpec
     context_length: int
+    decode: DecodeSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +124,12 @@ class LoadSpec:
         Divides authored floors and delays, never engine time.
     macro_steps : bool
         Advance decode passes many at a time. The result is the same without; the property tests say so.
+    cancellations : tuple of (int, int)
+        Instants (ns) and node indices: the client gives up on the node's request at that instant. What is not in flight
+        then is left alone.
     """
 
     lanes: int | None = None
     speedup: float = 1.0
     macro_steps: bool = True
+    cancellations: tuple[tuple[int, int], ...] = ()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Int8 = npt.NDArray[np.int8]
+Bool = npt.NDArray[np.bool_]
 
 # Stands for "never happened" in every time column. No event has a negative time.
 NEVER = -1
@@ -24,18 +25,25 @@ class Ledger:
     node_state : Int8, shape (nodes,)
         Final `NodeState` of each node, by node index.
     request_state : Int8, shape (nodes,)
-        Final `RequestState`; QUEUED for nodes never dispatched.
+        Final `RequestState` of the node's request, whatever the topology; QUEUED for nodes never dispatched.
+    handoff_state : Int8, shape (nodes,)
+        Final `HandoffState` in prefill/decode; QUEUED for nodes never dispatched, and everywhere when aggregated.
     dispatched_ns, first_admit_ns, first_token_ns, second_token_ns, last_token_ns, terminal_ns : Int64, shape (nodes,)
         NEVER where it did not happen.
     output_length : Int64, shape (nodes,)
         Tokens generated.
-    worker : Int32, shape (nodes,)
-        Worker that served the node, -1 for none.
+    source_held_ns, destination_reserved_ns, destination_activated_ns, source_released_ns : Int64, shape (nodes,)
+        Steps of the handoff in prefill/decode; NEVER where it did not happen, and everywhere when aggregated.
+    worker, decode_worker : Int32, shape (nodes,)
+        Worker of the aggregated or prefill role that served the node, and of the decode role; counted from 0 in each
+        role, -1 for none.
     admissions : Int32, shape (nodes,)
-        How often the node was admitted (the first time included).
+        How often the node was admitted (the first time included), over both roles.
     admission_node : Int32; admission_at_ns, admission_reused, admission_pool_ordinal : Int64, shape (admissions,)
         The admission history, in the order of events: who, when, tokens found in cache, and how often the request had
-        been admitted before.
+        been admitted before in that role.
+    admission_decode : Bool, shape (admissions,)
+        Whether a decode worker admitted it.
     play_state : Int8, shape (plays,)
         Final `PlayState`.
     play_lane : Int32; play_start_ns, play_first_dispatch_ns, play_last_terminal_ns, play_settled_ns : Int64
@@ -45,7 +53,7 @@ class Ledger:
     gap_ns, gap_count : Int64, shape (gaps,)
         Inter-token gaps as (distinct value, multiplicity), values ascending.
     passes : Int64, shape (workers,)
-        Forward passes run.
+        Forward passes run. Workers of the aggregated or prefill role come first, then those of the decode role.
     busy_ns : Int64, shape (workers,)
         Time spent in passes.
     prefill_tokens : Int64, shape (workers,)
@@ -61,6 +69,7 @@ class Ledger:
 
     node_state: Int8
     request_state: Int8
+    handoff_state: Int8
     dispatched_ns: Int64
     first_admit_ns: Int64
     first_token_ns: Int64
@@ -68,12 +77,18 @@ class Ledger:
     last_token_ns: Int64
     terminal_ns: Int64
     output_length: Int64
+    source_held_ns: Int64
+    destination_reserved_ns: Int64
+    destination_activated_ns: Int64
+    source_released_ns: Int64
     worker: Int32
+    decode_worker: Int32
     admissions: Int32
     admission_node: Int32
     admission_at_ns: Int64
     admission_reused: Int64
     admission_pool_ordinal: Int64
+    admission_decode: Bool
     play_state: Int8
     play_lane: Int32
     play_start_ns: Int64

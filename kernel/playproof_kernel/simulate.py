@@ -246,9 +246,11 @@ def _ledger(sim: Sim) -> Ledger:
     admissions = sim.admissions[: int(sim.run[0].admissions)]
     gaps = sim.gaps[sim.gaps["count"] > 0]
     gaps = gaps[np.argsort(gaps.value, kind="stable")]
+    never = np.full(len(live), NONE, np.int64)
     return Ledger(
         node_state=sim.node_state,
         request_state=sim.request_state,
+        handoff_state=np.zeros(len(live), np.int8),
         dispatched_ns=live.dispatched.copy(),
         first_admit_ns=live.first_admit.copy(),
         first_token_ns=live.first_token.copy(),
@@ -256,12 +258,18 @@ def _ledger(sim: Sim) -> Ledger:
         last_token_ns=live.last_token.copy(),
         terminal_ns=live.terminal.copy(),
         output_length=live.generated.copy(),
+        source_held_ns=never.copy(),
+        destination_reserved_ns=never.copy(),
+        destination_activated_ns=never.copy(),
+        source_released_ns=never.copy(),
         worker=live.worker.astype(np.int32),
+        decode_worker=never.astype(np.int32),
         admissions=live.admissions.astype(np.int32),
         admission_node=admissions.node.astype(np.int32),
         admission_at_ns=admissions["at"].copy(),
         admission_reused=admissions.reused.copy(),
         admission_pool_ordinal=admissions.ordinal.copy(),
+        admission_decode=np.zeros(len(admissions), np.bool_),
         play_state=sim.play_state,
         play_lane=plays.lane.astype(np.int32),
         play_start_ns=plays.start.copy(),
