@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playproof_kernel.ledger import NEVER, Ledger
 from playproof_spec.certificate import ProvenGraph, prove
-from playproof_spec.machines import NodeState, PlayState, RequestState
+from playproof_spec.machines import HandoffState, NodeState, PlayState, RequestState
 from playproof_spec.sketch import sketch
 from rich.console import Console
 
@@ -119,6 +119,7 @@ def hand_made() -> tuple[ProvenGraph, Ledger]:
         request_state=np.array(
             [RequestState.FINISHED, RequestState.FINISHED, RequestState.REJECTED, RequestState.QUEUED], dtype=np.int8
         ),
+        handoff_state=np.full(4, HandoffState.QUEUED, dtype=np.int8),
         dispatched_ns=times(0, 169, 0, never),
         first_admit_ns=times(5, 169, never, never),
         first_token_ns=times(45, never, never, never),
@@ -126,12 +127,18 @@ def hand_made() -> tuple[ProvenGraph, Ledger]:
         last_token_ns=times(69, never, never, never),
         terminal_ns=times(69, 209, 5, never),
         output_length=np.array([3, 0, 0, 0], dtype=np.int64),
+        source_held_ns=times(never, never, never, never),
+        destination_reserved_ns=times(never, never, never, never),
+        destination_activated_ns=times(never, never, never, never),
+        source_released_ns=times(never, never, never, never),
         worker=np.array([0, 0, 0, -1], dtype=np.int32),
+        decode_worker=np.full(4, -1, dtype=np.int32),
         admissions=np.array([2, 1, 0, 0], dtype=np.int32),
         admission_node=np.array([0, 0, 1], dtype=np.int32),
         admission_at_ns=times(5, 50, 169),
         admission_reused=np.array([0, 4, 16], dtype=np.int64),
         admission_pool_ordinal=np.array([0, 1, 0], dtype=np.int64),
+        admission_decode=np.zeros(3, dtype=np.bool_),
         play_state=np.array([PlayState.COMPLETED, PlayState.FAILED], dtype=np.int8),
         play_lane=np.array([0, 1], dtype=np.int32),
         play_start_ns=times(0, 0),
@@ -324,7 +331,7 @@ def test_the_ledger_digest_sees_every_column() -> None:
     assert ledger_digest(hand_made()[1]) == digest
     for field in dataclasses.fields(ledger):
         value = getattr(ledger, field.name)
-        other = value + 1
+        other = ~value if field.name == "admission_decode" else value + 1
         assert ledger_digest(dataclasses.replace(ledger, **{field.name: other})) != digest, field.name
 
 
