@@ -200,7 +200,7 @@ def test_replay_says_what_the_deployment_rejects(said: Any) -> None:
         (["replay", WEKA, "--per-request"], 2, "--out"),
         (["replay", WEKA, "--online"], 2, "online"),
         (["replay", WEKA, "--out", f"{V2}/below/a/file"], 2, "corpus.jsonl"),
-        (["replay", WEKA, "--set", "engine.mode=disaggregated"], 1, "config-unsupported"),
+        (["replay", WEKA, "--set", "engine.mode=disaggregated"], 1, "config-missing"),
         (["replay", WEKA, "--set", "engine.workers.aggregated.parallelism.replicas=true"], 1, "config-type"),
         (["replay", WEKA, "--set", "engine.mood=x"], 1, "did you mean mode?"),
         (["validate", WEKA, "--config", DEADLOCK], 1, "config-"),
