@@ -36,6 +36,8 @@ REPORT_SCHEMA = "playproof.report.v1"
 MS_PER_S = 1000.0
 # Lines of requests.jsonl that are encoded together.
 LINES_PER_CHUNK = 2000
+# The ledger's word for what did not happen.
+NEVER_NS = -1
 
 PLAY_STATUS = {
     PlayState.COMPLETED: "completed",
@@ -315,7 +317,11 @@ class Report:
 
     def _outcomes(self) -> list[dict[str, Any]]:
         graph, ledger = self.proven.graph, self.ledger
-        last, settled = to_ms(ledger.play_last_terminal_ns), to_ms(ledger.play_settled_ns)
+        # A prefill worker may hold blocks of a play that is over and whose lane is free: it settles when they are back.
+        settled_ns = ledger.play_settled_ns.copy()
+        np.maximum.at(settled_ns, graph.node_play, ledger.source_released_ns)
+        settled_ns[ledger.play_settled_ns < 0] = NEVER_NS
+        last, settled = to_ms(ledger.play_last_terminal_ns), to_ms(settled_ns)
         outcomes = []
         for ordinal, play in enumerate(graph.plays):
             lane, failed = int(ledger.play_lane[ordinal]), int(ledger.play_failed_node[ordinal])
