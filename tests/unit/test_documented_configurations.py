@@ -26,9 +26,3 @@ def test_the_pages_python_makes_a_deployment() -> None:
     deployment = eval(code, {"playproof": pp})
     assert isinstance(deployment, pp.Disaggregated)
     assert deployment.to_spec().decode is not None
-
-
-def test_the_example_of_a_pair_is_read() -> None:
-    configuration = pp.read_configuration(ROOT / "examples" / "disaggregated.yaml")
-    assert configuration.paths == (ROOT / "examples" / "weka",)
-    assert isinstance(configuration.deployment, pp.Disaggregated)

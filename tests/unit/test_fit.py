@@ -52,6 +52,25 @@ def test_what_never_fits_is_never_completed_by_sglang(
     assert warned <= unfinished
 
 
+@given(requests, st.tuples(st.integers(1, 250), st.integers(1, 250)), block_sizes, contexts, st.booleans())
+def test_what_never_fits_is_what_a_pair_cannot_complete(
+    lengths: list[tuple[int, int]],
+    blocks: tuple[int, int],
+    block_size: int,
+    context: int | Literal["max"],
+    sglang: bool,
+) -> None:
+    prefill, decode = blocks
+    pair = pp.Disaggregated(
+        backend="sglang" if sglang else "vllm",
+        prefill=pp.PrefillRole(blocks=-(-prefill // block_size), block_size=block_size),
+        decode=pp.DecodeRole(blocks=-(-decode // block_size), block_size=block_size),
+        context_length=context,
+    )
+    warned, unfinished = warned_and_unfinished(lengths, pair)
+    assert warned <= unfinished if sglang else warned == unfinished
+
+
 def test_a_warning_names_the_request_and_the_limit() -> None:
     graph = sketch([{"request_id": "small", "input_length": 10}, {"request_id": "large", "input_length": 1000}])
     findings = fit(graph, pp.Deployment(blocks=10), pp.Load())
