@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-NONE = -1
+from playproof_kernel.jit import constant
+
+NONE = constant(-1)
 
 # A node, as the corpus and the deployment fix it. Times are ns, lengths tokens.
 STATIC = np.dtype(

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 from playproof_spec.machines import BlockEvent, BlockState
 
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled, constant
 from playproof_kernel.transitions import BLOCK_TABLE, advance
 
-_ALLOCATE = int(BlockEvent.ALLOCATE)
-_FILL = int(BlockEvent.FILL)
-_RELEASE = int(BlockEvent.RELEASE)
-_REUSE = int(BlockEvent.REUSE)
-_EVICT = int(BlockEvent.EVICT)
-_IDLE = int(BlockState.CACHED_IDLE)
+_ALLOCATE = constant(BlockEvent.ALLOCATE)
+_FILL = constant(BlockEvent.FILL)
+_RELEASE = constant(BlockEvent.RELEASE)
+_REUSE = constant(BlockEvent.REUSE)
+_EVICT = constant(BlockEvent.EVICT)
+_IDLE = constant(BlockState.CACHED_IDLE)
 
 # Keys of generated blocks: this bit, the node, the block's number. Prompt keys stay below it.
 GENERATED = 1 << 62

@@ -14,19 +14,23 @@ from playproof_spec.machines import LaneEvent, NodeEvent, NodeState, PlayEvent, 
 
 from playproof_kernel import requests, timers
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import compiled, compiled_entry
+from playproof_kernel.jit import compiled, compiled_entry, constant
 from playproof_kernel.transitions import LANE_TABLE, NODE_TABLE, PLAY_TABLE, advance
 
-_BLOCKED, _READY, _DISPATCHED = int(NodeState.BLOCKED), int(NodeState.READY), int(NodeState.DISPATCHED)
-_RELEASE, _DISPATCH, _COMPLETE = int(NodeEvent.RELEASE), int(NodeEvent.DISPATCH), int(NodeEvent.COMPLETE)
-_REJECT, _FAIL, _SKIP = int(NodeEvent.REJECT), int(NodeEvent.FAIL), int(NodeEvent.SKIP)
-_CANCEL = int(NodeEvent.CANCEL)
-_ACTIVE, _FAILING = int(PlayState.ACTIVE), int(PlayState.FAILING)
-_ACTIVATE, _NODE_FAILED = int(PlayEvent.ACTIVATE), int(PlayEvent.NODE_FAILED)
-_LAST_COMPLETED, _SETTLED = int(PlayEvent.LAST_COMPLETED), int(PlayEvent.SETTLED)
-_ADMIT, _PLAY_SETTLED, _EXHAUSTED = int(LaneEvent.ADMIT), int(LaneEvent.PLAY_SETTLED), int(LaneEvent.EXHAUSTED)
-_FINISHED, _REJECTED = int(RequestState.FINISHED), int(RequestState.REJECTED)
-_ON_DISPATCH, _ON_COMPLETION = int(Trigger.DISPATCH), int(Trigger.COMPLETION)
+_BLOCKED, _READY, _DISPATCHED = constant(NodeState.BLOCKED), constant(NodeState.READY), constant(NodeState.DISPATCHED)
+_RELEASE, _DISPATCH, _COMPLETE = constant(NodeEvent.RELEASE), constant(NodeEvent.DISPATCH), constant(NodeEvent.COMPLETE)
+_REJECT, _FAIL, _SKIP = constant(NodeEvent.REJECT), constant(NodeEvent.FAIL), constant(NodeEvent.SKIP)
+_CANCEL = constant(NodeEvent.CANCEL)
+_ACTIVE, _FAILING = constant(PlayState.ACTIVE), constant(PlayState.FAILING)
+_ACTIVATE, _NODE_FAILED = constant(PlayEvent.ACTIVATE), constant(PlayEvent.NODE_FAILED)
+_LAST_COMPLETED, _SETTLED = constant(PlayEvent.LAST_COMPLETED), constant(PlayEvent.SETTLED)
+_ADMIT, _PLAY_SETTLED, _EXHAUSTED = (
+    constant(LaneEvent.ADMIT),
+    constant(LaneEvent.PLAY_SETTLED),
+    constant(LaneEvent.EXHAUSTED),
+)
+_FINISHED, _REJECTED = constant(RequestState.FINISHED), constant(RequestState.REJECTED)
+_ON_DISPATCH, _ON_COMPLETION = constant(Trigger.DISPATCH), constant(Trigger.COMPLETION)
 
 
 @compiled

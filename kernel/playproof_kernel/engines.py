@@ -6,9 +6,9 @@ from typing import Any
 
 from playproof_kernel import requests, sglang, tables, vllm
 from playproof_kernel.deployment import Backend
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled, constant
 
-_SGLANG = int(Backend.SGLANG)
+_SGLANG = constant(Backend.SGLANG)
 
 
 @compiled

@@ -7,8 +7,8 @@ A dispatched node takes these steps, each an action in one queue, first in first
 
 An action that touches a worker in the middle of a pass waits for the pass's end, and then goes to the back of the
 queue. Memory for a prompt is reserved first come, first served on each decode worker: one try, and so at most one
-reservation, at the end of each pass and after each action that touches the worker while it is idle. A try that failed
-is repeated only when memory or a seat may have become free since.
+reservation, at the end of each pass, after each action that touches the worker while it is idle, and when it has work
+but cannot start a pass. A try that failed is repeated only when memory or a seat may have become free since.
 
 A canceled or failed request is cleaned up by an action for each role it has reached: it takes the place of the action
 that waits there, if any. Aggregated deployments use the queue for that alone.
@@ -24,7 +24,7 @@ from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, Re
 from playproof_kernel import engines, requests, tables, timers
 from playproof_kernel.arrays import NONE
 from playproof_kernel.deployment import Backend
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled, constant
 from playproof_kernel.requests import Hold, node_of, nodes_of
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
 
@@ -47,20 +47,20 @@ _NOTHING, _SUBMIT, _RESERVE, _TRANSFER = (
     int(Action.RESERVE),
     int(Action.TRANSFER),
 )
-_ACTIVATE, _RELEASE, _CLEAN = int(Action.ACTIVATE), int(Action.RELEASE), int(Action.CLEAN)
-_HOLDS_NOTHING, _PENDING = int(Hold.NOTHING), int(Hold.PENDING)
-_SOURCE, _DESTINATION = int(Hold.SOURCE), int(Hold.DESTINATION)
-_SGLANG = int(Backend.SGLANG)
+_ACTIVATE, _RELEASE, _CLEAN = constant(Action.ACTIVATE), constant(Action.RELEASE), constant(Action.CLEAN)
+_HOLDS_NOTHING, _PENDING = constant(Hold.NOTHING), constant(Hold.PENDING)
+_SOURCE, _DESTINATION = constant(Hold.SOURCE), constant(Hold.DESTINATION)
+_SGLANG = constant(Backend.SGLANG)
 
-_PLACE, _CANCEL = int(RequestEvent.PLACE), int(RequestEvent.CANCEL)
-_RUNNING, _FINISHED = int(RequestState.RUNNING), int(RequestState.FINISHED)
-_WAITING, _PREEMPTED = int(RequestState.WAITING), int(RequestState.PREEMPTED)
-_TRANSFERRING = int(HandoffState.TRANSFERRING)
-_EVENT_SUBMIT, _EVENT_RESERVE = int(HandoffEvent.SUBMIT), int(HandoffEvent.RESERVE)
-_EVENT_HELD, _EVENT_GRANT = int(HandoffEvent.PREFILL_DONE), int(HandoffEvent.GRANT)
-_EVENT_TRANSFER, _EVENT_ACTIVATE = int(HandoffEvent.TRANSFER), int(HandoffEvent.ACTIVATE)
-_EVENT_COMPLETE, _EVENT_EMPTY = int(HandoffEvent.COMPLETE), int(HandoffEvent.COMPLETE_EMPTY)
-_EVENT_FAIL, _EVENT_CANCEL = int(HandoffEvent.FAIL), int(HandoffEvent.CANCEL)
+_PLACE, _CANCEL = constant(RequestEvent.PLACE), constant(RequestEvent.CANCEL)
+_RUNNING, _FINISHED = constant(RequestState.RUNNING), constant(RequestState.FINISHED)
+_WAITING, _PREEMPTED = constant(RequestState.WAITING), constant(RequestState.PREEMPTED)
+_TRANSFERRING = constant(HandoffState.TRANSFERRING)
+_EVENT_SUBMIT, _EVENT_RESERVE = constant(HandoffEvent.SUBMIT), constant(HandoffEvent.RESERVE)
+_EVENT_HELD, _EVENT_GRANT = constant(HandoffEvent.PREFILL_DONE), constant(HandoffEvent.GRANT)
+_EVENT_TRANSFER, _EVENT_ACTIVATE = constant(HandoffEvent.TRANSFER), constant(HandoffEvent.ACTIVATE)
+_EVENT_COMPLETE, _EVENT_EMPTY = constant(HandoffEvent.COMPLETE), constant(HandoffEvent.COMPLETE_EMPTY)
+_EVENT_FAIL, _EVENT_CANCEL = constant(HandoffEvent.FAIL), constant(HandoffEvent.CANCEL)
 
 # Reserving splits one node of the radix tree at most; activating and releasing each add two at most.
 TREE_ROOM = 8
@@ -226,19 +226,19 @@ def _ask(sim: Any, request: int) -> None:
 
 
 @compiled
-def reserve_next(sim: Any, worker: int) -> None:
+def reserve_next(sim: Any, worker: int) -> bool:
     """Try to reserve memory for the first pending destination of an idle worker, unless that was tried in vain."""
     record = sim.workers[worker]
     if not requests.pending_due(sim, worker):
-        return
+        return False
     request = int(record.pending_head)
     ticket = sim.tickets[request]
     if ticket.canceled != 0:
-        return  # its clean-up is on its way, and tries for the next one
+        return False  # its clean-up is on its way, and tries for the next one
     ticket.tried_epoch = record.capacity_epoch
     missing = engines.reserve(sim, worker, request)
     if missing == NONE:
-        return
+        return False
     record.pending_head = sim.live[request].next
     if record.pending_head == NONE:
         record.pending_tail = NONE
@@ -253,6 +253,7 @@ def reserve_next(sim: Any, worker: int) -> None:
         _queue(sim, node, _SUBMIT)
     else:
         _queue(sim, request, _TRANSFER)
+    return True
 
 
 @compiled

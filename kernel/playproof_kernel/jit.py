@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 import blake3
 import numba
+import numpy as np
 import playproof_spec
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -39,6 +40,17 @@ _CACHE_FOLDER = _cache_folder()
 # counting took three fifths of a replay's time. All memory is Python's, made before a run starts.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 _NJIT: Any = numba.njit  # `_nrt` is not in its typed signature
+
+
+def constant(value: int) -> int:
+    """Return `value` as compiled functions should see a constant that they pass on.
+
+    A literal, or a Python number of a module, would have every callee compiled once more for each value.
+    """
+    return cast(int, np.int64(value))
+
+
+ZERO, ONE = constant(0), constant(1)
 
 
 def compiled(function: Function) -> Function:

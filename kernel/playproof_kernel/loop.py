@@ -16,7 +16,7 @@ from playproof_spec.units import HORIZON_NS
 from playproof_kernel import driver, engines, handoff, passes, radix, tables
 from playproof_kernel.arrays import NONE
 from playproof_kernel.deployment import Backend
-from playproof_kernel.jit import compiled, compiled_entry
+from playproof_kernel.jit import compiled, compiled_entry, constant
 
 
 class Stop(IntEnum):
@@ -42,11 +42,11 @@ class Step(IntEnum):
     STARTS = 5  # idle workers start passes, those of the prefill role first
 
 
-_DONE, _SLICE, _LOGS, _ARENA = int(Stop.DONE), int(Stop.SLICE), int(Stop.LOGS), int(Stop.ARENA)
-_STALL, _HORIZON, _TREE = int(Stop.STALL), int(Stop.HORIZON), int(Stop.TREE)
-_ENDS, _ACTIONS, _FEEDBACK = int(Step.ENDS), int(Step.ACTIONS), int(Step.FEEDBACK)
-_CLEANUPS, _DISPATCHES, _STARTS = int(Step.CLEANUPS), int(Step.DISPATCHES), int(Step.STARTS)
-_SGLANG = int(Backend.SGLANG)
+_DONE, _SLICE, _LOGS, _ARENA = constant(Stop.DONE), constant(Stop.SLICE), constant(Stop.LOGS), constant(Stop.ARENA)
+_STALL, _HORIZON, _TREE = constant(Stop.STALL), constant(Stop.HORIZON), constant(Stop.TREE)
+_ENDS, _ACTIONS, _FEEDBACK = constant(Step.ENDS), constant(Step.ACTIONS), constant(Step.FEEDBACK)
+_CLEANUPS, _DISPATCHES, _STARTS = constant(Step.CLEANUPS), constant(Step.DISPATCHES), constant(Step.STARTS)
+_SGLANG = constant(Backend.SGLANG)
 
 
 @compiled
@@ -152,6 +152,8 @@ def _start_passes(sim: Any, role: int) -> int:
             run.changed = 1
             if record.pass_end == run.now:
                 _end_pass(sim, worker)
+        elif handoff.reserve_next(sim, worker):
+            run.changed = 1
         else:
             record.tried = run.now
 

@@ -10,11 +10,11 @@ from typing import Any
 from playproof_kernel import timing
 from playproof_kernel.arrays import NONE
 from playproof_kernel.deployment import Role, TimingKind
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.requests import config_of
 
-_FIXED = int(TimingKind.FIXED)
-_PREFILL, _DECODE = int(Role.PREFILL), int(Role.DECODE)
+_FIXED = constant(TimingKind.FIXED)
+_PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
 
 # Bound on the passes of a macro-step whose durations differ, so that the log of gaps can be given room beforehand.
 MAX_VARYING_PASSES = 4096
@@ -168,7 +168,7 @@ def give_tokens(sim: Any, worker: int, request: int, number: int, last: int) -> 
     if live.generated == 0:
         live.first_token = first
     else:
-        record_gap(sim, first - live.last_token, 1)
+        record_gap(sim, first - live.last_token, ONE)
     if live.generated == 1:
         live.second_token = first
     elif live.generated == 0 and number > 1:

@@ -11,9 +11,10 @@ page (see `compiled`), and so
 Work therefore grows with forks, not with pages. Node 0 is the root. The identity of free pages does not matter, so the
 pool is a counter; `free` and `idle` of the worker's record count free and evictable pages.
 
-**Recency.** One clock a tree. A match that locks stamps the nodes that it covers whole; an insert stamps the path that
-it starts from and the nodes that it covers whole; a split gives both halves the stamp. Unlocked leaves stand in a heap
-by stamp. No two of them have the same one: equal stamps lie on one path, and a path has one leaf.
+**Recency.** One clock a tree. A match that locks stamps the nodes that it covers; an insert stamps the path that it
+starts from and the nodes that it covers; what either cuts off a node is stamped with it, but goes before the rest. So
+the clock ticks by two, and what was cut off gets the odd stamp before. Unlocked leaves stand in a heap by stamp. No two
+of them have the same one: even stamps of one tick lie on one path, and a tick cuts one node at most.
 
 `tests/properties/test_radix.py` runs this tree beside a naive one.
 """
@@ -217,7 +218,8 @@ def _split(tree: Any, node: int, page: int) -> int:
     new = tree.nodes[head]
     new.children = 1
     new.locks = old.locks
-    new.tick = old.tick
+    new.tick = tree.worker[0].tick
+    _stamp(tree, node, new.tick - 1)
     _unlink(tree, node)
     _link(tree, head, old.key)
     old.parent = head
@@ -289,20 +291,19 @@ def evictable_on_path(tree: Any, pages: int, node: int) -> int:
 def lock_prefix(tree: Any, pages: int, node: int) -> int:
     """Lock what `find_prefix` found and return the node that now ends it.
 
-    Nodes covered whole are stamped. One that is covered in part is cut there, and its head keeps its stamp.
+    A node that is covered in part is cut there.
     """
     if pages == 0:
         return ROOT
     record = tree.worker[0]
-    record.tick += 1
+    record.tick += 2
     last = node
     if pages < tree.nodes[node].end:
         last = _split(tree, node, pages)
     at = last
     while at != ROOT:
         entry = tree.nodes[at]
-        if at == node or at != last:
-            entry.tick = record.tick
+        entry.tick = record.tick
         if entry.locks == 0:
             record.idle -= entry.end - entry.begin
             if entry.place != NONE:
@@ -355,7 +356,7 @@ def insert(tree: Any, request: int, start: int, begin: int, end: int) -> int:
         The node that ends at page `end`.
     """
     record = tree.worker[0]
-    record.tick += 1
+    record.tick += 2
     at = start
     while at != ROOT:
         tree.nodes[at].tick = record.tick  # locked, and so in no heap

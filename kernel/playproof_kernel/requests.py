@@ -13,7 +13,7 @@ from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, Re
 
 from playproof_kernel.arrays import NONE
 from playproof_kernel.deployment import Role
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled, constant
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
 
 
@@ -26,12 +26,16 @@ class Hold(IntEnum):
     DESTINATION = 3  # memory for its prompt's KV, until it is admitted
 
 
-_ADMIT, _PREEMPT, _FINISH = int(RequestEvent.ADMIT), int(RequestEvent.PREEMPT), int(RequestEvent.FINISH)
-_HANDOFF_ADMIT, _HANDOFF_RESERVE = int(HandoffEvent.ADMIT), int(HandoffEvent.RESERVE)
-_NOTHING, _SOURCE, _DESTINATION = int(Hold.NOTHING), int(Hold.SOURCE), int(Hold.DESTINATION)
-_PREFILL, _DECODE = int(Role.PREFILL), int(Role.DECODE)
-_COMPLETED = int(HandoffState.COMPLETED)
-_FINISHED, _REJECTED, _FAILED = int(RequestState.FINISHED), int(RequestState.REJECTED), int(RequestState.FAILED)
+_ADMIT, _PREEMPT, _FINISH = constant(RequestEvent.ADMIT), constant(RequestEvent.PREEMPT), constant(RequestEvent.FINISH)
+_HANDOFF_ADMIT, _HANDOFF_RESERVE = constant(HandoffEvent.ADMIT), constant(HandoffEvent.RESERVE)
+_NOTHING, _SOURCE, _DESTINATION = constant(Hold.NOTHING), constant(Hold.SOURCE), constant(Hold.DESTINATION)
+_PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
+_COMPLETED = constant(HandoffState.COMPLETED)
+_FINISHED, _REJECTED, _FAILED = (
+    constant(RequestState.FINISHED),
+    constant(RequestState.REJECTED),
+    constant(RequestState.FAILED),
+)
 
 
 @compiled
@@ -198,7 +202,6 @@ def preempt(sim: Any, worker: int, request: int) -> None:
     if config_of(sim, worker).role == _DECODE:
         advance_handoff(sim, node_of(sim, request), _HANDOFF_RESERVE)
     record.preemptions += 1
-    record.capacity_epoch += 1
 
 
 @compiled
@@ -227,7 +230,6 @@ def note_outcome(sim: Any, worker: int, request: int, event: int) -> None:
     """Settle a request that leaves in this pass without finishing; the driver hears of it at the pass's end."""
     record = sim.workers[worker]
     advance(REQUEST_TABLE, sim.request_state, request, event)
-    record.capacity_epoch += 1
     sim.live[request].next = record.outcome_head
     record.outcome_head = request
 

@@ -6,12 +6,13 @@ the output that running requests may still want free; when decoding runs out of 
 least output are retracted.
 
 What a pass changes takes effect at its end, but for admissions and retractions, which belong to its start. Nothing on
-the worker can tell the difference.
+the worker can tell the difference. A prompt enters the tree when its prefill is through; output does when its request
+ends, and not before.
 
 **Macro-steps.** A decode pass that retracted nobody is followed by an equal one, one token further, unless a request
 has all its tokens, the pages do not cover the growth, somebody arrives at an empty queue, or the blocked head of the
 queue comes to fit. The last is excluded by bounds over a stretch of passes (`_stays_blocked`), and the step ends where
-they no longer exclude it. Recency is kept exact: inserts are applied in the order of each request's last one.
+they no longer exclude it.
 
 **Prefill and decode roles.** A prefill worker ends a request with its first, hidden token, and keeps its prompt
 locked until the decode worker has it. A decode worker seats requests whose prompt was handed over in the order of
@@ -29,7 +30,7 @@ from playproof_spec.units import HORIZON_NS
 from playproof_kernel import passes, radix, requests
 from playproof_kernel.arrays import NONE
 from playproof_kernel.deployment import Role, TimingKind
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.transitions import REQUEST_TABLE, advance
 
@@ -53,10 +54,10 @@ class Block(IntEnum):
     OTHER = 2  # anything else; macro-steps do not reason about it
 
 
-_NOT, _BUDGET, _OTHER = int(Block.NONE), int(Block.BUDGET), int(Block.OTHER)
-_ENQUEUE, _REJECT, _FAIL = int(RequestEvent.ENQUEUE), int(RequestEvent.REJECT), int(RequestEvent.FAIL)
-_PREFILL, _DECODE = int(Role.PREFILL), int(Role.DECODE)
-_FIXED = int(TimingKind.FIXED)
+_NOT, _BUDGET, _OTHER = constant(Block.NONE), constant(Block.BUDGET), constant(Block.OTHER)
+_ENQUEUE, _REJECT, _FAIL = constant(RequestEvent.ENQUEUE), constant(RequestEvent.REJECT), constant(RequestEvent.FAIL)
+_PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
+_FIXED = constant(TimingKind.FIXED)
 
 
 @compiled
@@ -112,6 +113,7 @@ def let_go(sim: Any, worker: int, request: int) -> None:
     """Take every page from a request that is retracted, failed or canceled; what it had cached stays in the tree."""
     live = sim.live[request]
     sim.workers[worker].free += live.table_len - live.filled
+    sim.workers[worker].capacity_epoch += 1
     radix.unlock(radix.tree_of(sim, worker), live.leaf)
     live.table_len = 0
     live.filled = 0
@@ -119,18 +121,14 @@ def let_go(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def _cache(sim: Any, worker: int, request: int, tokens: int) -> None:
-    """Cache the whole pages among the first `tokens` tokens of a request that goes on, and lock them."""
+def _cache(sim: Any, worker: int, request: int) -> None:
+    """Cache the whole pages of a request that goes on, as far as it has computed, and lock them."""
     config = config_of(sim, worker)
-    pages = tokens // config.block_size
-    if config.caching != 0 and pages > sim.live[request].filled:
-        _insert(sim, worker, request, pages)
-
-
-@compiled
-def _insert(sim: Any, worker: int, request: int, pages: int) -> None:
+    if config.caching == 0:
+        return
     live = sim.live[request]
     tree = radix.tree_of(sim, worker)
+    pages = live.computed // config.block_size
     leaf = radix.insert(tree, request, live.leaf, live.filled, pages)
     radix.lock_below(tree, leaf, live.leaf)
     live.leaf = leaf
@@ -146,7 +144,7 @@ def _leave(sim: Any, worker: int, request: int) -> None:
     pages = 0 if config.caching == 0 else live.computed // config.block_size
     record.free += live.table_len - pages
     tree = radix.tree_of(sim, worker)
-    if pages > live.filled:
+    if config.caching != 0:
         radix.insert(tree, request, live.leaf, live.filled, pages)
     radix.unlock(tree, live.leaf)
     live.table_len = 0
@@ -156,7 +154,7 @@ def _leave(sim: Any, worker: int, request: int) -> None:
 @compiled
 def _finish(sim: Any, worker: int, request: int, end: int) -> None:
     if config_of(sim, worker).role == _PREFILL:
-        _cache(sim, worker, request, sim.live[request].computed)
+        _cache(sim, worker, request)
     else:
         _leave(sim, worker, request)
     requests.finish(sim, worker, request, end)
@@ -311,7 +309,7 @@ def _prefill_batch(sim: Any, worker: int, part: Any) -> int:
             break
     if cut != NONE:
         # Never a second one: what the first leaves of the chunk is less than a page.
-        _cache(sim, worker, cut, sim.live[cut].computed)
+        _cache(sim, worker, cut)
         requests.push_front(sim, worker, cut)
     return taken
 
@@ -359,21 +357,36 @@ def _retract(sim: Any, worker: int, request: int) -> None:
 
 @compiled
 def _retract_one(sim: Any, worker: int) -> None:
-    """Retract the request with the least output, the first of several."""
+    """Retract the request with the least output, of several the one with the longest prompt, then the first."""
     request = NONE
     for i in range(sim.workers[worker].running):
         other = int(sim.running[worker, i])
-        if _remaining(sim, other) > 0 and (request == NONE or sim.live[other].generated < sim.live[request].generated):
+        if _remaining(sim, other) > 0 and (request == NONE or _goes_before(sim, other, request)):
             request = other
     requests.remove_running(sim, worker, request)
     _retract(sim, worker, request)
 
 
 @compiled
+def _goes_before(sim: Any, a: int, b: int) -> bool:
+    tokens, other = sim.live[a].generated, sim.live[b].generated
+    return bool(tokens < other or (tokens == other and sim.static[a].input > sim.static[b].input))
+
+
+@compiled
+def _evict_for_survivors(sim: Any, worker: int) -> None:
+    """After a retraction, free what the requests left will want over the next passes, as far as it can be evicted."""
+    record = sim.workers[worker]
+    short = _RETRACT_STEPS * _growers(sim, worker) - record.free * sim.config[0].block_size
+    if short > 0:
+        radix.evict(radix.tree_of(sim, worker), min(_pages(sim, short), record.idle))
+
+
+@compiled
 def _short(sim: Any, worker: int) -> bool:
     """Whether the pages do not cover one more token of each running request."""
     record = sim.workers[worker]
-    return _growth(sim, worker, 1) > record.free + record.idle
+    return _growth(sim, worker, ONE) > record.free + record.idle
 
 
 @compiled
@@ -392,6 +405,7 @@ def _make_room(sim: Any, worker: int) -> None:
     record = sim.workers[worker]
     while _growers(sim, worker) > 1 and _short(sim, worker):
         _retract_one(sim, worker)
+        _evict_for_survivors(sim, worker)
     if record.wait_head != NONE and sim.live[record.wait_head].computed > 0 and _short(sim, worker):
         _retract(sim, worker, requests.pop_waiting(sim, worker))
     if record.ready_head != NONE and _short(sim, worker) and not _outgrew(sim, worker):
@@ -426,13 +440,14 @@ def _estimate_ratio(sim: Any, worker: int) -> None:
 
 @compiled
 def _seat_ready(sim: Any, worker: int) -> None:
-    """Seat requests whose prompt was handed over, in the order of activation."""
+    """Seat requests whose prompt was handed over, in the order of activation; it enters the tree now."""
     record = sim.workers[worker]
     seats = config_of(sim, worker).max_sequences
     while record.ready_head != NONE and record.running < seats:
         request = int(record.ready_head)
         record.ready_head = sim.live[request].next
-        requests.admit(sim, worker, request, record.running * 0)  # 0, but not a literal
+        _cache(sim, worker, request)
+        requests.admit(sim, worker, request, ZERO)
         requests.seat(sim, worker, request)
 
 
@@ -492,16 +507,10 @@ def reserve(sim: Any, worker: int, request: int) -> int:
 
 @compiled
 def activate(sim: Any, worker: int, request: int) -> None:
-    """The prompt of `request` is there: its whole pages are cached, and it waits for a seat."""
+    """The prompt of `request` is there: it waits for a seat."""
     record = sim.workers[worker]
     live = sim.live[request]
-    config = config_of(sim, worker)
-    free = record.free
     live.computed = sim.static[request].input
-    if config.caching != 0:
-        _insert(sim, worker, request, live.computed // config.block_size)
-    if record.free > free:
-        record.capacity_epoch += 1
     advance(REQUEST_TABLE, sim.request_state, request, _ENQUEUE)
     live.next = NONE
     if record.ready_head == NONE:
@@ -568,29 +577,6 @@ def start_pass(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _passes_before_a_fork(sim: Any, worker: int) -> int:
-    """Return how many passes may pass before an insert could depend on what the passes before it evicted.
-
-    A request alone on a node with children hangs its next page below it as one more child, or prolongs it if the
-    children have been evicted by then. Every other request is sure of one of the two.
-    """
-    config = config_of(sim, worker)
-    number = HORIZON_NS
-    if config.caching == 0:
-        return number
-    for i in range(sim.workers[worker].running):
-        request = sim.running[worker, i]
-        if sim.live[request].filled < known(sim, request) // config.block_size:
-            # It had no room for its first token: its prompt is inserted with the next one, and may free duplicates.
-            return 1
-        branch = sim.tree[worker, sim.live[request].leaf]
-        if sim.live[request].leaf != radix.ROOT and branch.children > 0 and branch.locks == 1:
-            whole = (sim.live[request].filled + 1) * config.block_size
-            number = min(number, max(1, whole - known(sim, request)))
-    return int(number)
-
-
-@compiled
 def _ratio_after(config: Any, ratio: float, number: int) -> float:
     """Return the new-token ratio after `number` decode passes, each rounded as it would be alone."""
     while number > 0 and ratio > config.ratio_least:
@@ -637,7 +623,7 @@ def _plan_macro(sim: Any, worker: int) -> None:
     """Extend the decode pass just scheduled over as many as the batch allows; writes `macro` and `pass_end`."""
     config = config_of(sim, worker)
     record = sim.workers[worker]
-    number = min(_passes_before_a_fork(sim, worker), HORIZON_NS // record.first_duration)
+    number = HORIZON_NS // record.first_duration
     for i in range(record.running):
         number = min(number, _remaining(sim, sim.running[worker, i]))
     if config.timing != _FIXED:
@@ -679,17 +665,11 @@ def interrupt(sim: Any, worker: int) -> None:
 
 @compiled
 def _grow(sim: Any, worker: int, request: int, number: int, end: int) -> None:
-    """Give `request` `number` tokens and their place; the pages have been taken from the pool.
-
-    The token that ends a request is never computed on: the page that was taken for it alone is given back.
-    """
+    """Give `request` `number` tokens and their place; the pages have been taken from the pool."""
     live = sim.live[request]
-    record = sim.workers[worker]
-    claimed = _pages(sim, live.computed + number)
     passes.give_tokens(sim, worker, request, number, end)
-    live.computed += number - (1 if _remaining(sim, request) == 0 else 0)
+    live.computed += number
     live.table_len = _pages(sim, live.computed)
-    record.free += claimed - live.table_len
 
 
 @compiled
@@ -705,7 +685,7 @@ def _first_tokens(sim: Any, worker: int, end: int) -> None:
     """Give the requests whose prompt is now whole their first token.
 
     One that wants no other needs no place for it. If there is no place for those of all the others, they wait for
-    theirs until the next decode pass, which may retract.
+    theirs until the next decode pass, which may retract; their prompts are cached all the same.
     """
     record = sim.workers[worker]
     pages = 0
@@ -719,37 +699,11 @@ def _first_tokens(sim: Any, worker: int, end: int) -> None:
     for i in range(record.stalled, record.running):
         request = sim.running[worker, i]
         if _remaining(sim, request) == 1:
-            passes.give_tokens(sim, worker, request, 1, end)
-        elif room and _remaining(sim, request) > 1:
-            _grow(sim, worker, request, 1, end)
-            _cache(sim, worker, request, sim.live[request].computed)
-
-
-@compiled
-def _passes_since_insert(sim: Any, request: int) -> int:
-    """Return how many passes ago a page of `request` was last filled; the token that ends a request fills none."""
-    last = 1 if _remaining(sim, request) == 0 else 0
-    return int(last + sim.live[request].computed % sim.config[0].block_size)
-
-
-@compiled
-def _cache_in_order(sim: Any, worker: int) -> None:
-    """Cache what the batch has filled, in the order of the requests' last inserts: by pass, then by seat."""
-    record = sim.workers[worker]
-    before = config_of(sim, worker).block_size + 1
-    while True:
-        ago = -1
-        for i in range(record.running):
-            other = _passes_since_insert(sim, sim.running[worker, i])
-            if ago < other < before:
-                ago = other
-        if ago < 0:
-            return
-        for i in range(record.running):
-            request = sim.running[worker, i]
-            if _passes_since_insert(sim, request) == ago:
-                _cache(sim, worker, request, sim.live[request].computed)
-        before = ago
+            passes.give_tokens(sim, worker, request, ONE, end)
+        elif _remaining(sim, request) > 1:
+            _cache(sim, worker, request)
+            if room:
+                _grow(sim, worker, request, ONE, end)
 
 
 @compiled
@@ -763,25 +717,20 @@ def _decode(sim: Any, worker: int, number: int, end: int) -> None:
         request = sim.running[worker, i]
         if _remaining(sim, request) > 0:
             _grow(sim, worker, request, number, end)
-    if config_of(sim, worker).caching != 0:
-        _cache_in_order(sim, worker)
 
 
 @compiled
-def _finish_all(sim: Any, worker: int, end: int) -> None:
-    """End the requests that have what they asked for: those that asked for nothing first."""
+def _finish_some(sim: Any, worker: int, wanted: bool, first: int, end: int) -> None:
+    """End running requests from seat `first` on that have all they asked for: who `wanted` tokens, or who did not."""
     record = sim.workers[worker]
-    for i in range(record.running):
-        if sim.static[sim.running[worker, i]].limit == 0:
-            _finish(sim, worker, sim.running[worker, i], end)
-    kept = 0
-    for i in range(record.running):
+    kept = first
+    for i in range(first, record.running):
         request = sim.running[worker, i]
-        if _remaining(sim, request) > 0:
+        if _remaining(sim, request) == 0 and (sim.static[request].limit > 0) == wanted:
+            _finish(sim, worker, request, end)
+        else:
             sim.running[worker, kept] = request
             kept += 1
-        elif sim.static[request].limit > 0:
-            _finish(sim, worker, request, end)
     record.running = kept
 
 
@@ -789,11 +738,14 @@ def _finish_all(sim: Any, worker: int, end: int) -> None:
 def apply_passes(sim: Any, worker: int, number: int) -> None:
     """End the first `number` passes of the current step: tokens, inserts, completions; the worker idles.
 
-    Writes the tree, the requests, the feedback list and the log of gaps.
+    Requests that wanted no token leave before anything else happens. Writes the tree, the requests, the feedback list
+    and the log of gaps.
     """
     record = sim.workers[worker]
     end = passes.finish(sim, worker, number)
     requests.set_canceled_aside(sim, worker)
+    first = record.stalled if record.prefill != 0 else ZERO
+    _finish_some(sim, worker, False, first, end)
     if record.prefill != 0:
         _first_tokens(sim, worker, end)
     else:
@@ -801,6 +753,6 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
             _decode(sim, worker, number, end)
         if record.retracted == 0:
             record.ratio = _ratio_after(config_of(sim, worker), record.ratio, number)
-    _finish_all(sim, worker, end)
+    _finish_some(sim, worker, True, first, end)
     requests.tell_outcomes(sim, worker, end)
     passes.rest(sim, worker)

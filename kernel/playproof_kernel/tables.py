@@ -150,6 +150,7 @@ def release_all(sim: Any, worker: int, request: int) -> None:
     live.filled = 0
     live.computed = 0
     if ticket.holder != NONE:
+        sim.workers[worker].capacity_epoch += 1
         run = sim.run[0]
         run.holders -= 1
         last = sim.holders[run.holders]

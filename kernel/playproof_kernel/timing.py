@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from playproof_kernel.deployment import TimingKind
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled, constant
 
-_FIXED = int(TimingKind.FIXED)
+_FIXED = constant(TimingKind.FIXED)
 
 
 @compiled

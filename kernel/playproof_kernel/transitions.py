@@ -11,9 +11,9 @@ from typing import Any
 from playproof_spec import machines
 
 from playproof_kernel.deployment import Backend
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled, constant
 
-_SGLANG = int(Backend.SGLANG)
+_SGLANG = constant(Backend.SGLANG)
 
 
 class IllegalTransition(Exception):

@@ -28,13 +28,13 @@ from playproof_spec.units import HORIZON_NS
 from playproof_kernel import blocks, passes, requests, tables
 from playproof_kernel.arrays import NONE
 from playproof_kernel.deployment import Role, TimingKind
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.transitions import REQUEST_TABLE, advance
 
-_ENQUEUE, _REJECT, _FAIL = int(RequestEvent.ENQUEUE), int(RequestEvent.REJECT), int(RequestEvent.FAIL)
-_FIXED = int(TimingKind.FIXED)
-_PREFILL = int(Role.PREFILL)
+_ENQUEUE, _REJECT, _FAIL = constant(RequestEvent.ENQUEUE), constant(RequestEvent.REJECT), constant(RequestEvent.FAIL)
+_FIXED = constant(TimingKind.FIXED)
+_PREFILL = constant(Role.PREFILL)
 
 
 @compiled
@@ -98,7 +98,7 @@ def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[in
     config = config_of(sim, worker)
     record = sim.workers[worker]
     preempted = False
-    i = record.running - record.running  # 0, but not a literal: that would compile every callee once more
+    i = ZERO
     while i < record.running and budget > 0:
         request = sim.running[worker, i]
         live = sim.live[request]
@@ -138,7 +138,7 @@ def _first_materialized(sim: Any, worker: int) -> int:
 @compiled
 def _seat_materialized(sim: Any, worker: int, request: int) -> None:
     requests.remove_waiting(sim, worker, request)
-    requests.admit(sim, worker, request, sim.static[request].input * 0)  # 0, but not a literal
+    requests.admit(sim, worker, request, ZERO)
     requests.seat(sim, worker, request)
 
 
@@ -308,7 +308,7 @@ def interrupt(sim: Any, worker: int) -> None:
     following_duration = passes.duration_of(sim, worker, number + 1)
     apply_passes(sim, worker, number)
     if passes.resume(sim, worker, number, end, following_duration):
-        _grow(sim, worker, number // number)  # 1, but not a literal
+        _grow(sim, worker, ONE)
 
 
 @compiled

@@ -15,6 +15,7 @@ import playproof as pp
 LATER = re.compile("g2|snapshot|warm|profile")
 EXACT = ("terminal_status", "output_length", "input_length", "prefill_worker_idx", "decode_worker_idx")
 TIMES_MS = ("arrival_time_ms", "dispatched_at_ms", "first_token_ms", "terminal_time_ms")
+HANDOFF_MS = ("source_held_ms", "destination_reserved_ms", "destination_activated_ms", "source_released_ms")
 MICROSECOND_MS = 0.001
 # Where the peer died ("effect-free zero-duration pass"), our outcome, pinned: one request's output outgrows the pool
 # alone; it fails with its play, nothing of that play is left to skip, and all others complete.
@@ -23,11 +24,19 @@ PEER_DIED = {
     "agg-vllm-tight-001": {"completed": 29, "failed": 1},
     "agg-sglang-tight-001": {"completed": 1, "rejected": 2},
     "agg-sglang-tight-003": {"completed": 8, "failed": 2, "rejected": 1},
+    # Prompt and output of one request outgrow the decode pool (p0n2: 26 + 134 tokens in 156, with 131 tokens out).
+    "pd-vllm-tight-002": {"completed": 16, "failed": 1},
+    # The same, p0n9: 262 + 87 in 304; the request behind it is skipped.
+    "pd-sglang-tight-000": {"completed": 34, "failed": 1},
+    # The first requests' prompts (37, 60 and 29 tokens) are larger than the decode pool of 27.
+    "pd-sglang-tight-001": {"failed": 3},
+    # p1n5: 12 + 122 in 116; the request behind it is skipped.
+    "pd-sglang-tight-003": {"completed": 27, "failed": 1},
 }
 
 
 def cases(reference_dir: Path) -> list[Path]:
-    folders = sorted(folder for folder in (reference_dir / "cases").glob("agg-*") if not LATER.search(folder.name))
+    folders = sorted(folder for folder in (reference_dir / "cases").iterdir() if not LATER.search(folder.name))
     assert folders, "the reference folder holds no case of these families"
     return folders
 
@@ -40,8 +49,8 @@ def outcome(case: Path) -> dict[str, dict[str, Any]]:
 def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     """Return what differs between two records of one request, in words."""
     found = [f"{name}: {ours[name]} != {theirs[name]}" for name in EXACT if ours[name] != theirs[name]]
-    for name in TIMES_MS:
-        a, b = ours[name], theirs[name]
+    for name in (*TIMES_MS, *HANDOFF_MS):
+        a, b = ours.get(name), theirs.get(name)
         if (a is None) != (b is None) or (a is not None and abs(a - b) > MICROSECOND_MS):
             found.append(f"{name}: {a} != {b}")
     for name in ("first_admission_g1_reused_input_tokens", "first_admission_host_reused_input_tokens"):
@@ -71,7 +80,7 @@ def test_every_request_equals_the_peers(reference_dir: Path) -> None:
             found = differences(ours[theirs["request_id"]], theirs)
             assert not found, (case.name, theirs["request_id"], found)
             compared += 1
-    assert compared > 500
+    assert compared > 1100
 
 
 @pytest.mark.parametrize("name", sorted(PEER_DIED))
