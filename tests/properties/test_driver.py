@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from naive import NaiveDriver
-from playproof_kernel import DeploymentSpec, LoadSpec, WorkerSpec, driver
+from playproof_kernel import DeploymentSpec, LoadSpec, WorkerSpec, driver, handoff
 from playproof_kernel.compiled import compile_graph
 from playproof_kernel.jit import compiled
 from playproof_kernel.simulate import new_sim
@@ -24,6 +24,7 @@ from strategies import graphs, loads
 def dispatch_next(sim: Any) -> int:
     node = driver.pop_timer(sim)
     driver.dispatch(sim, node)
+    handoff.place(sim, node)
     return node
 
 
