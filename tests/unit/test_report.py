@@ -23,7 +23,7 @@ from playproof_spec.machines import HandoffState, NodeState, PlayState, RequestS
 from playproof_spec.sketch import sketch
 from rich.console import Console
 
-from playproof.api import load, replay
+from playproof.api import load, replay, run
 from playproof.config import read_configuration
 from playproof.deployment import DecodeRole, Deployment, Disaggregated, FixedTiming, Load, PrefillRole
 from playproof.figures import PERCENTILES, STATISTICS, percentile_index, summarize, summarize_weighted
@@ -563,6 +563,24 @@ def test_summaries_equal_the_peers(reference_dir: Path) -> None:
                 assert ours[name] == pytest.approx(theirs[name], rel=1e-6), case.name
         assert figures["agentic_graph"] == expected["agentic_graph"]
     assert compared > 70 * 60
+
+
+def test_handoff_times_equal_the_peers(reference_dir: Path) -> None:
+    names = ("source_held_ms", "destination_reserved_ms", "destination_activated_ms", "source_released_ms")
+    later = re.compile("g2|shared|warm|profile")
+    compared = 0
+    for case in sorted(reference_dir.glob("cases/pd-*")):
+        expected = json.loads((case / "expected.json").read_text())
+        if later.search(case.name) or expected["status"] != "ok":
+            continue
+        ours = {line["request_id"]: line for line in run(case / "config.yaml").request_dicts()}
+        for theirs in expected["requests"]:
+            line = ours[theirs["request_id"]]
+            assert [line[name] for name in names] == pytest.approx([theirs[name] for name in names], abs=0.001), (
+                case.name
+            )
+            compared += 1
+    assert compared > 500
 
 
 def test_what_is_not_simulated_is_null(report: Report) -> None:
