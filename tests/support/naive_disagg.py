@@ -198,16 +198,13 @@ class SglangDestination(NaiveSglangWorker):
 
     def activate(self, node: int) -> None:
         self.reserved.remove(node)
-        free = self.tree.free
         self.requests[node].computed = self.prompt(node)
-        self.cache(node)
         self.prebuilt.append(node)
-        if self.tree.free > free:
-            self.changes += 1
 
     def promote(self, now: int) -> bool:
         while self.prebuilt and len(self.running) < self.spec.max_sequences:
             node = self.prebuilt.pop(0)
+            self.cache(node)
             self.requests[node].admissions.append((now, 0))
             self.running.append(node)
         self.unstick()
@@ -224,15 +221,13 @@ class SglangDestination(NaiveSglangWorker):
 
     def resolve(self) -> None:
         (node,) = self.growers()
-        if self.running != [node]:
-            self.stalls = True  # the others end without a token in this pass
-        elif self.prebuilt:
+        if self.ceil_blocks(self.known(node) + 1) > self.spec.blocks:
+            super().resolve()
+        elif self.running == [node] and self.prebuilt:
             self.running.remove(node)
             self.retract(node)
-        elif self.reserved:
-            self.stalls = True
         else:
-            super().resolve()
+            self.stalls = True  # others in the batch end without a token, or others hold pages and will run
 
     def give_up(self, node: int) -> None:
         super().give_up(node)
@@ -298,13 +293,15 @@ class NaiveDisagg:
         self.handoffs[node].held_ns = self.driver.now
         self.queue.append(("transfer" if self.sglang else "reserve", node))
 
-    def attempt(self, destination: Destination) -> None:
-        """Try the first pending destination of an idle worker."""
+    def attempt(self, destination: Destination) -> bool:
+        """Try the first pending destination of an idle worker, and say whether it has its place now."""
         reserved = destination.try_reserve()
-        if reserved is not None:
-            node, self.handoffs[reserved[0]].fresh = reserved
-            self.handoffs[node].reserved_ns = self.driver.now
-            self.queue.append(("submit" if self.sglang else "transfer", node))
+        if reserved is None:
+            return False
+        node, self.handoffs[reserved[0]].fresh = reserved
+        self.handoffs[node].reserved_ns = self.driver.now
+        self.queue.append(("submit" if self.sglang else "transfer", node))
+        return True
 
     def failed(self, node: int, outcome: str) -> None:
         """End `node` before decode; what it holds is given up in the queue."""
@@ -314,10 +311,19 @@ class NaiveDisagg:
         if self.handoffs[node].destination is not None:
             self.queue.append(("cancel destination", node))
 
+    def outgrown(self, node: int) -> None:
+        """Give up the source of a request that failed at decode, if it has not been released yet."""
+        if self.handoffs[node].released_ns == NEVER:
+            self.queue = [entry for entry in self.queue if entry[1] != node]
+            self.deferred = [entry for entry in self.deferred if entry[2] != node]
+            self.queue.append(("cancel source", node))
+
     def end_pass(self, worker: Source | Destination) -> None:
         outcomes = worker.finish(self.driver.now)
         if isinstance(worker, VllmDestination | SglangDestination):
             self.feedback += outcomes
+            for node in [node for node, outcome in outcomes if outcome == "failed"]:
+                self.outgrown(node)
             self.attempt(worker)
             return
         for node, outcome in outcomes:
@@ -455,8 +461,14 @@ class NaiveDisagg:
 
     def start_one(self, role: Sequence[Source | Destination]) -> Source | Destination | None:
         for worker in role:
-            if worker.end_ns is None and worker.start(self.driver.now):
+            if worker.end_ns is not None:
+                continue
+            if worker.start(self.driver.now):
                 return worker
+            # Who has work that cannot go on looks at what is pending, too.
+            if isinstance(worker, VllmDestination | SglangDestination):
+                if (worker.waiting or worker.running) and self.attempt(worker):
+                    return worker
         return None
 
     def next_time(self) -> int | None:

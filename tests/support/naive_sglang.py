@@ -82,7 +82,8 @@ class NaiveTree:
 
     def split(self, branch: Branch, count: int) -> Branch:
         assert branch.parent is not None
-        head = Branch(branch.parent, branch.pages[:count], branch.tick)
+        branch.tick = self.clock
+        head = Branch(branch.parent, branch.pages[:count], self.clock)
         head.locks = branch.locks
         branch.parent.children[branch.parent.children.index(branch)] = head
         head.children = [branch]
@@ -114,11 +115,11 @@ class NaiveTree:
 
     def insert(self, start: Branch, pages: Sequence[object]) -> Branch:
         """Cache `pages` below `start`; the caller's copies of those that are there already become free."""
-        if not pages:
-            return start
         self.clock += 1
         for branch in start.path():
             branch.tick = self.clock
+        if not pages:
+            return start
         at, done = start, 0
         while done < len(pages):
             mine = at is start and at.locks == 1
@@ -147,8 +148,6 @@ class NaiveTree:
     def evict(self, count: int) -> None:
         for _ in range(count):
             leaves = [branch for branch in self.branches() if not branch.children and branch.locks == 0]
-            ticks = [branch.tick for branch in leaves]
-            assert len(set(ticks)) == len(ticks), "no two leaves have one stamp"
             victim = min(leaves, key=lambda branch: branch.tick)
             victim.pages = victim.pages[:-1]
             if not victim.pages:
@@ -191,7 +190,7 @@ class NaiveSglangWorker(NaiveWorker):
 
     def cache(self, node: int) -> None:
         full = self.requests[node].computed // self.spec.block_size
-        if not self.spec.prefix_caching or full <= self.cached[node]:
+        if not self.spec.prefix_caching:
             return
         before = self.place[node]
         after = self.tree.insert(before, self.contents(node, full)[self.cached[node] :])
@@ -308,9 +307,11 @@ class NaiveSglangWorker(NaiveWorker):
 
     def make_room(self) -> None:
         while len(self.growers()) > 1 and self.growth(self.growers()) > self.tree.available():
-            least = min(self.growers(), key=lambda node: len(self.requests[node].tokens_ns))
+            least = min(self.growers(), key=lambda node: (len(self.requests[node].tokens_ns), -self.prompt(node)))
             self.running.remove(least)
             self.retract(least)
+            want = 20 * len(self.growers()) - self.tree.free * self.spec.block_size
+            self.tree.evict(min(max(self.ceil_blocks(want), 0), self.tree.evictable()))
         short = self.growth(self.growers()) > self.tree.available()
         if short and self.waiting and self.requests[self.waiting[0]].computed > 0:
             self.retract(self.waiting.pop(0))
@@ -365,20 +366,24 @@ class NaiveSglangWorker(NaiveWorker):
         """Give `node` a token; its KV has a place unless it is the last one, which nothing follows."""
         request = self.requests[node]
         request.tokens_ns.append(now)
-        if self.remaining(node) > 0:
+        if self.remaining(node) > 0 or not self.prefill:
+            if self.prefill:
+                self.cache(node)
             request.computed += 1
             more = self.ceil_blocks(request.computed) - self.held[node]
             self.held[node] += more
             self.tree.free -= more
             assert self.tree.free >= 0
-            self.cache(node)
 
     def finish(self, now: int) -> list[tuple[int, str]]:
         self.end_ns = None
         self.forget_canceled()
         outcomes, self.gone = self.gone, []
+        idle = self.fresh if self.prefill else self.running
+        for node in [node for node in idle if self.limit(node) == 0]:
+            self.running.remove(node)
+            outcomes.append((node, self.complete(node)))
         if self.prefill:
-            idle = [node for node in self.fresh if self.limit(node) == 0]
             others = [node for node in self.fresh if self.remaining(node) > 1]
             room = self.growth(others) <= self.tree.available()
             if room:
@@ -386,16 +391,16 @@ class NaiveSglangWorker(NaiveWorker):
             for node in self.fresh:
                 if self.remaining(node) == 1 or (room and node in others):
                     self.token(node, now)
+                elif node in others:
+                    self.cache(node)
         else:
-            idle = [node for node in self.running if self.limit(node) == 0]
             growers = [] if self.stalls else self.growers()
             self.tree.evict(max(self.growth(growers) - self.tree.free, 0))
             for node in growers:
                 self.token(node, now)
             if not self.retracted:
                 self.ratio = max(self.ratio - (self.first - 0.14 * self.first) / 600, 0.14 * self.first)
-        done = [node for node in self.growers() if self.remaining(node) == 0]
-        for node in idle + done:
+        for node in [node for node in self.growers() if self.remaining(node) == 0]:
             self.running.remove(node)
             outcomes.append((node, self.complete(node)))
         return outcomes
