@@ -126,6 +126,7 @@ WORKER = np.dtype(
         ("wait_head", np.int64),
         ("wait_tail", np.int64),
         ("outcome_head", np.int64),  # rejected or failed in the current pass
+        ("outcome_tail", np.int64),
         ("canceled", np.int64),  # running requests that were canceled since the current pass began
         ("action_head", np.int64),  # actions that wait for the current pass to end
         ("action_tail", np.int64),

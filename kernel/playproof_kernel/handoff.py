@@ -416,6 +416,8 @@ def _clean(sim: Any, request: int) -> None:
         engines.remove_waiting(sim, worker, request)
     elif state == _RUNNING:
         requests.remove_running(sim, worker, request)
+        if record.wait_head == request:
+            requests.pop_waiting(sim, worker)  # it runs by chunks, and waits for its next one
     if ticket.hold == _SOURCE:
         engines.release_source(sim, worker, request)
     else:

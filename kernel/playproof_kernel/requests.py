@@ -230,8 +230,12 @@ def note_outcome(sim: Any, worker: int, request: int, event: int) -> None:
     """Settle a request that leaves in this pass without finishing; the driver hears of it at the pass's end."""
     record = sim.workers[worker]
     advance(REQUEST_TABLE, sim.request_state, request, event)
-    sim.live[request].next = record.outcome_head
-    record.outcome_head = request
+    sim.live[request].next = NONE
+    if record.outcome_head == NONE:
+        record.outcome_head = request
+    else:
+        sim.live[record.outcome_tail].next = request
+    record.outcome_tail = request
 
 
 @compiled

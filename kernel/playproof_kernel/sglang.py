@@ -400,7 +400,8 @@ def _make_room(sim: Any, worker: int) -> None:
     """Retract until the pages cover one more token of each running request.
 
     One that is left alone takes the pages of a prompt that waits for its next chunk. If it cannot grow then, and never
-    will, it fails; if others hold the pages without growing, it makes way for those that want its seat, or stalls.
+    will, it fails. If others hold the pages without growing, it makes way for those that want its seat, or stalls until
+    they give them up.
     """
     record = sim.workers[worker]
     while _growers(sim, worker) > 1 and _short(sim, worker):
@@ -408,7 +409,8 @@ def _make_room(sim: Any, worker: int) -> None:
         _evict_for_survivors(sim, worker)
     if record.wait_head != NONE and sim.live[record.wait_head].computed > 0 and _short(sim, worker):
         _retract(sim, worker, requests.pop_waiting(sim, worker))
-    if record.ready_head != NONE and _short(sim, worker) and not _outgrew(sim, worker):
+    alone = record.running == 1 and _short(sim, worker)
+    if alone and record.ready_head != NONE and not _outgrew(sim, worker):
         _retract_one(sim, worker)
     if record.retracted != 0:
         _estimate_ratio(sim, worker)

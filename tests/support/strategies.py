@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 from playproof_kernel import Backend, DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec
+from playproof_kernel.deployment import DecodeSpec, TransferSpec
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 
@@ -111,6 +113,49 @@ sglang_deployments = st.builds(
 )
 
 loads = st.builds(LoadSpec, lanes=st.sampled_from([None, None, 1, 2, 8]), speedup=st.sampled_from([1.0, 2.0, 0.5]))
+
+
+@st.composite
+def canceled(draw: st.DrawFn, graph: Graph, load: LoadSpec) -> LoadSpec:
+    """Draw `load` with clients that give up, now and then at the instant of another event."""
+    instant = st.one_of(
+        st.integers(0, 60).map(lambda ms: ms * 500_000), st.integers(0, 400).map(lambda ms: ms * 1_000_000)
+    )
+    given_up = draw(st.lists(st.tuples(instant, st.integers(0, graph.node_count - 1)), max_size=4))
+    return replace(load, cancellations=tuple(given_up))
+
+
+transfers = st.builds(
+    TransferSpec,
+    bytes_per_token=st.sampled_from([0, 1000, 250_000]),
+    bytes_per_second=st.sampled_from([None, 1e9, 1e8]),
+    full_prompt=st.booleans(),
+)
+
+
+@st.composite
+def disaggregated(draw: st.DrawFn) -> DeploymentSpec:
+    """Draw a prefill and a decode role: one backend, block size and cache, everything else of each role's own."""
+    backend = draw(st.sampled_from(list(Backend)))
+    size = draw(st.sampled_from([1, 1, 2, 3, 4]))
+    caching = draw(st.sampled_from([True, True, True, False]))
+    roles = [
+        WorkerSpec(
+            backend=backend,
+            blocks=draw(st.integers(1, 60)) if draw(st.booleans()) else draw(st.integers(8, 40)),
+            block_size=size,
+            max_batched_tokens=draw(st.sampled_from([1, 3, 8, 64])),
+            max_sequences=draw(st.sampled_from([1, 2, 4, 16])),
+            prefix_caching=caching,
+            timing=draw(timings),
+            chunked_prefill_size=draw(st.sampled_from([1, 3, 8, 8192])),
+            max_prefill_tokens=draw(st.sampled_from([4, 10, 16384])),
+            schedule_conservativeness=draw(st.sampled_from([1.0, 1.4, 0.01])),
+        )
+        for _ in range(2)
+    ]
+    decode = DecodeSpec(draw(st.integers(1, 3)), roles[1], draw(transfers))
+    return DeploymentSpec(draw(st.integers(1, 3)), roles[0], draw(st.sampled_from([8, 20, 1000])), decode)
 
 
 @st.composite
