@@ -11,7 +11,7 @@ import re
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from playproof_spec.findings import Findings, Severity, Where, finding, shown
@@ -23,6 +23,7 @@ __all__ = [
     "Explained",
     "Problem",
     "UnknownFields",
+    "decoded",
     "explain",
     "hash_ids_problem",
     "joined",
@@ -95,6 +96,34 @@ def explain(data: bytes, shape: Any) -> Explained:
         return result
     result.cleaned = _check(data.strip(), shape, "", result)
     return result
+
+
+Shape = TypeVar("Shape")
+
+
+def decoded(
+    decoder: msgspec.json.Decoder[Shape], data: bytes | msgspec.Raw, where: Where, findings: Findings, prefix: str = ""
+) -> Shape | None:
+    """Decode a record that may have fields we do not know; what is wrong with it goes to `findings`.
+
+    Parameters
+    ----------
+    decoder : msgspec.json.Decoder
+        Of a struct that passes over unknown fields.
+    prefix : str
+        JSON path of `data` within the record.
+
+    Returns
+    -------
+    struct or None
+        None when something is wrong.
+    """
+    try:
+        return decoder.decode(data)
+    except DecodeErrors as error:
+        problems = explain(bytes(data), decoder.type).problems
+        report(findings, problems or [_value(bytes(data), error, "")], where, prefix)
+        return None
 
 
 def _patch_not_finite(data: bytes, result: Explained) -> bytes:
