@@ -327,9 +327,7 @@ class _Lowering:
         results = [r for r in session.results.values() if r.agent == conversation.agent and not r.background]
         return max(results, key=lambda result: result.at_ns, default=None)
 
-    def _restore(
-        self, session: _Session, conversation: _Conversation, chain: PrefixChain, result: AgentResult
-    ) -> None:
+    def _restore(self, session: _Session, conversation: _Conversation, chain: PrefixChain, result: AgentResult) -> None:
         """Add the agent's last call where only its result tells of it: the one that answered, and called no tool."""
         last = conversation.calls[-1]
         usage = result.usage
@@ -508,9 +506,7 @@ class _Links:
         background = result is not None and result.background
         at = parent.place[call.key]
         names = (child.agent, use) if background else (use,)
-        later = [
-            seer for name in names for seer in self._seers.get((parent.name, name, background), ()) if seer > at
-        ]
+        later = [seer for name in names for seer in self._seers.get((parent.name, name, background), ()) if seer > at]
         if later:
             target = parent.listed[min(later)]
             self._counts["overlaps_floored"] += after(last, target, Relation.JOIN)

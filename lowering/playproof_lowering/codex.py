@@ -103,9 +103,7 @@ class _Thread:
 class _Lowering:
     """From rollouts to the graph."""
 
-    def __init__(
-        self, logs: dict[str, RolloutLog], findings: Findings, counts: Counter[str], block_size: int
-    ) -> None:
+    def __init__(self, logs: dict[str, RolloutLog], findings: Findings, counts: Counter[str], block_size: int) -> None:
         self._findings = findings
         self._counts = counts
         self._block_size = block_size

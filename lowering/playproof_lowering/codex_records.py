@@ -21,7 +21,9 @@ __all__ = ["RolloutCall", "RolloutLog", "read_rollout"]
 _NAME = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl")
 _NOTIFIED = re.compile(rb"agent_(?:id|path)\\*\"\s*:\s*\\*\"([^\"\\]{1,200})")
 _ABSENT: Final = msgspec.Raw(b"")
-OUTPUT_ITEMS: Final = frozenset({"reasoning", "function_call", "custom_tool_call", "local_shell_call", "web_search_call"})
+OUTPUT_ITEMS: Final = frozenset(
+    {"reasoning", "function_call", "custom_tool_call", "local_shell_call", "web_search_call"}
+)
 
 
 class _Line(msgspec.Struct):
@@ -409,7 +411,10 @@ def _spawned_by(source: msgspec.Raw) -> str | None:
 
 def _bounds(info: _Info) -> list[Problem]:
     problems = []
-    usages = (("total_token_usage", info.total_token_usage, 2**53), ("last_token_usage", info.last_token_usage, MAX_TOKENS))
+    usages = (
+        ("total_token_usage", info.total_token_usage, 2**53),
+        ("last_token_usage", info.last_token_usage, MAX_TOKENS),
+    )
     for place, usage, most in usages:
         for name in ("input_tokens", "cached_input_tokens", "output_tokens") if usage is not None else ():
             value = getattr(usage, name)

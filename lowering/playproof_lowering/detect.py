@@ -43,7 +43,10 @@ def detect(head: bytes) -> str | None:
         return "weka"
     if "num_turns" in names:
         return "applied_compute_agentic"
-    if names & {"sessionId", "parentUuid", "isSidechain", "leafUuid", "agentType"} or names >= {"messageId", "snapshot"}:
+    if names & {"sessionId", "parentUuid", "isSidechain", "leafUuid", "agentType"} or names >= {
+        "messageId",
+        "snapshot",
+    }:
         return "claude"
     if keys.get("type") == "session_meta" or names >= {"payload", "type"}:
         return "codex"

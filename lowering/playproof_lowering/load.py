@@ -223,4 +223,3 @@ def _refuse_unknown(head: bytes, file: SourceFile, findings: Findings) -> None:
         )
     else:
         findings.add(finding("format-unknown", "the first record has the marks of no format", where=where, found=text))
-

@@ -6,6 +6,7 @@ recorded gap between the event and the start, floored at zero where the two over
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -110,7 +111,7 @@ def spawn(parent: Turn, child: Turn) -> bool:
 
 def sequence(turns: Sequence[Turn]) -> int:
     """Let each turn follow the one before it; return how many pairs overlapped."""
-    pairs = zip(turns, turns[1:], strict=False)
+    pairs = itertools.pairwise(turns)
     return sum(after(source, target, Relation.SEQUENCE) for source, target in pairs)
 
 

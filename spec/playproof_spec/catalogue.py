@@ -481,7 +481,7 @@ FORMAT = _kinds(
         "call without token counts",
         "Its prompt has no length, so it is left out; its time stays in the gap between its neighbours.",
         "Record the session with usage, as API calls report it.",
-        'an assistant record without `usage`',
+        "an assistant record without `usage`",
     ),
     Kind(
         "output-estimated",
