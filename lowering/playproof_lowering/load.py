@@ -14,6 +14,7 @@ from playproof_lowering.agentic_mooncake import read_agentic_mooncake
 from playproof_lowering.claude import read_claude
 from playproof_lowering.codex import read_codex
 from playproof_lowering.detect import FORMATS, HEAD_BYTES, detect
+from playproof_lowering.dynamo import read_dynamo
 from playproof_lowering.source import Reading, SourceError, SourceFile, collect
 from playproof_lowering.weka import read_weka
 
@@ -150,11 +151,18 @@ def _codex(
     return read_codex(files, findings, facts, block_size=options.block_size, on_bytes=on_bytes)
 
 
+def _dynamo(
+    files: list[SourceFile], findings: Findings, facts: dict[str, object], options: LoweringOptions, on_bytes: _OnBytes
+) -> Graph | None:
+    return read_dynamo(files, findings, facts, block_size=options.block_size, on_bytes=on_bytes)
+
+
 _READERS: Final[Mapping[str, _Reader]] = {
     "agentic_mooncake": _agentic_mooncake,
     "weka": _weka,
     "claude": _claude,
     "codex": _codex,
+    "dynamo": _dynamo,
 }
 
 

@@ -116,17 +116,25 @@ def sequence(turns: Sequence[Turn]) -> int:
 
 
 def emit(
-    builder: GraphBuilder, blocks: PromptBlocks, play_id: str, turns: Sequence[Turn], handles: dict[str, int]
+    builder: GraphBuilder,
+    blocks: PromptBlocks,
+    play_id: str,
+    turns: Sequence[Turn],
+    handles: dict[str, int],
+    origin_ns: int | None = None,
 ) -> None:
-    """Add the turns of one play, in document order; its clock starts with its earliest turn.
+    """Add the turns of one play, in document order.
 
     Parameters
     ----------
     handles : dict
         The builder's files by name; new ones are added.
+    origin_ns : int, optional
+        Where the play's clock starts; with its earliest turn by default.
     """
     play = builder.play(play_id, builder.play_count)
-    origin_ns = min(turn.start_ns for turn in turns)
+    if origin_ns is None:
+        origin_ns = min(turn.start_ns for turn in turns)
     for turn in turns:
         if turn.file not in handles:
             handles[turn.file] = builder.file(turn.file)
