@@ -88,6 +88,12 @@ class Format(StrEnum):
     auto = "auto"
     agentic_mooncake = "agentic_mooncake"
     weka = "weka"
+    claude = "claude"
+    codex = "codex"
+    dynamo = "dynamo"
+    mooncake = "mooncake"
+    mooncake_delta = "mooncake-delta"
+    applied_compute_agentic = "applied_compute_agentic"
 
 
 Paths = Annotated[list[Path], typer.Argument(help="Trace files and folders.", show_default=False)]

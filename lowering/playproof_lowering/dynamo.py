@@ -85,13 +85,11 @@ def read_dynamo(
         if not findings.errors:
             findings.add(finding("corpus-without-calls", "no row is a finished request", found="none"))
         return None
-    blocks.assign(builder, rows.numbering.used)
+    blocks.assign(builder, rows.ids.used)
     return builder.finish(Source("dynamo", corpus_digest(digests)), facts)
 
 
-def _emit_ordinary(
-    builder: GraphBuilder, blocks: PromptBlocks, turns: list[Turn], handles: dict[str, int]
-) -> None:
+def _emit_ordinary(builder: GraphBuilder, blocks: PromptBlocks, turns: list[Turn], handles: dict[str, int]) -> None:
     """Add independent requests, each a play of one, on one clock that starts with the first of them."""
     origin_ns = min((turn.start_ns for turn in turns), default=0)
     for turn in sorted(turns, key=_by_time):

@@ -11,6 +11,7 @@ from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import MAX_TOKENS
 from playproof_spec.units import HORIZON_MS, NS_PER_MS
 
+from playproof_lowering.chains import BlockIds
 from playproof_lowering.names import repeated_name
 from playproof_lowering.numbering import Numbering
 from playproof_lowering.runs import OK, RunBuffer
@@ -125,15 +126,18 @@ class DynamoRows:
         By id; a request without context is under an empty one.
     tools : dict of AgentTool
         By the session that the tool ran.
+    ids : BlockIds
+        Counts the distinct hashes.
     block_size : int
-    agentic : bool
+    counts : Counter
     """
 
     def __init__(self, findings: Findings, block_size: int | None) -> None:
         self.sessions: dict[str, Session] = {}
         self.tools: dict[str, AgentTool] = {}
         self.counts: Counter[str] = Counter()
-        self.numbering = Numbering()
+        self.ids = BlockIds()
+        self._numbering = Numbering(self.ids)
         self.block_size = 0
         self._findings = findings
         self._asked_block_size = block_size
@@ -289,7 +293,7 @@ class DynamoRows:
                 end_ns=times[1],
                 file=where.file,
                 line=where.line,
-                runs=self.numbering.runs(self._buffer),
+                runs=self._numbering.runs(self._buffer),
             )
         )
 

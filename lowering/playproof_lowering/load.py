@@ -15,6 +15,7 @@ from playproof_lowering.claude import read_claude
 from playproof_lowering.codex import read_codex
 from playproof_lowering.detect import FORMATS, HEAD_BYTES, detect
 from playproof_lowering.dynamo import read_dynamo
+from playproof_lowering.mooncake import OrdinaryFormat, read_ordinary
 from playproof_lowering.source import Reading, SourceError, SourceFile, collect
 from playproof_lowering.weka import read_weka
 
@@ -157,12 +158,36 @@ def _dynamo(
     return read_dynamo(files, findings, facts, block_size=options.block_size, on_bytes=on_bytes)
 
 
+def _ordinary(format: OrdinaryFormat) -> _Reader:
+    def read(
+        files: list[SourceFile],
+        findings: Findings,
+        facts: dict[str, object],
+        options: LoweringOptions,
+        on_bytes: _OnBytes,
+    ) -> Graph | None:
+        return read_ordinary(
+            files,
+            findings,
+            facts,
+            format=format,
+            block_size=options.block_size,
+            strict=options.strict,
+            on_bytes=on_bytes,
+        )
+
+    return read
+
+
 _READERS: Final[Mapping[str, _Reader]] = {
     "agentic_mooncake": _agentic_mooncake,
     "weka": _weka,
     "claude": _claude,
     "codex": _codex,
     "dynamo": _dynamo,
+    "mooncake": _ordinary("mooncake"),
+    "mooncake-delta": _ordinary("mooncake-delta"),
+    "applied_compute_agentic": _ordinary("applied_compute_agentic"),
 }
 
 

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from playproof_spec.graph import Int64, UInt64
 
-from playproof_lowering.chains import Runs
+from playproof_lowering.chains import BlockIds, Runs
 from playproof_lowering.runs import RunBuffer
 
 __all__ = ["Numbering"]
@@ -32,7 +32,7 @@ def _place(keys: UInt64, numbers: Int64, key: np.uint64) -> int:
     at = mixed & mask
     while numbers[at] >= 0 and keys[at] != key:
         at = (at + np.uint64(1)) & mask
-    return np.int64(at)
+    return int(at)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -70,22 +70,23 @@ def _number(
 
 
 class Numbering:
-    """Numbers 64-bit ids 0, 1, … by first appearance.
+    """Numbers 64-bit ids by first appearance.
 
-    Attributes
+    Parameters
     ----------
-    used : int
-        How many numbers were given.
+    ids : BlockIds
+        Where the numbers come from.
     """
 
-    __slots__ = ("_keys", "_numbers", "used")
+    __slots__ = ("_ids", "_keys", "_known", "_numbers")
 
-    def __init__(self) -> None:
-        self.used = 0
+    def __init__(self, ids: BlockIds) -> None:
+        self._ids = ids
         self.forget()
 
     def forget(self) -> None:
-        """Let the same ids mean something else from now on; numbers go on."""
+        """Let the same ids mean something else from now on."""
+        self._known = 0
         self._keys: UInt64 = np.zeros(_INITIAL_CAPACITY, dtype=np.uint64)
         self._numbers: Int64 = np.full(_INITIAL_CAPACITY, -1, dtype=np.int64)
 
@@ -93,12 +94,14 @@ class Numbering:
         """Return the ids that `buffer` holds, numbered, as the fewest possible runs."""
         first, count = buffer.first[: buffer.used], buffer.count[: buffer.used]
         ids = int(count.sum())
-        while 2 * (self.used + ids) > len(self._keys):
+        while 2 * (self._known + ids) > len(self._keys):
             keys, numbers = self._keys, self._numbers
             self._keys = np.zeros(2 * len(keys), dtype=np.uint64)
             self._numbers = np.full(2 * len(keys), -1, dtype=np.int64)
             _refill(keys, numbers, self._keys, self._numbers)
         out_first = np.empty(ids, dtype=np.int64)
         out_count = np.empty(ids, dtype=np.int64)
-        written, self.used = _number(self._keys, self._numbers, self.used, first, count, out_first, out_count)
+        fresh = self._ids.used
+        written, self._ids.used = _number(self._keys, self._numbers, fresh, first, count, out_first, out_count)
+        self._known += self._ids.used - fresh
         return list(zip(out_first[:written].tolist(), out_count[:written].tolist(), strict=True))

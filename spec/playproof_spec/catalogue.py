@@ -151,14 +151,6 @@ READING = _kinds(
         "a package.json inside the corpus folder",
     ),
     Kind(
-        "format-unsupported",
-        Severity.ERROR,
-        "format recognised, not supported yet",
-        "This version reads Agentic Mooncake v2 and Weka.",
-        "Convert the trace to Agentic Mooncake v2, or use a version that reads its format.",
-        "a Claude Code session file",
-    ),
-    Kind(
         "format-mixed",
         Severity.ERROR,
         "files of different formats in one corpus",
@@ -618,6 +610,22 @@ FORMAT = _kinds(
         "The record says which request ran the agent and which one saw its answer; both are of one session.",
         "Add the shard that holds the request, or correct the id.",
         '`"consumer_request_id": "gone"`',
+    ),
+    Kind(
+        "delay-without-turn",
+        Severity.ERROR,
+        "delay on the first row of a session",
+        "A delay counts from the completion of the turn before it, and there is none.",
+        "Give the first row a timestamp, and delays to the rows behind it.",
+        'the only row of session s with `"delay": 500`',
+    ),
+    Kind(
+        "turns-mismatch",
+        Severity.ERROR,
+        "lists of another length than the number of turns",
+        "Each turn has one answer, one tool output and one tool latency.",
+        "Write as many values as num_turns says.",
+        "num_turns 3 and two tool latencies",
     ),
 )
 GRAPH = _kinds(
