@@ -1,4 +1,4 @@
-"""What a corpus holds, before anyone replays it: its shape, its lengths and gaps, and how much of it a cache could save.
+"""What a corpus holds, before anyone replays it: its shape, its lengths and gaps, and what a cache could save.
 
 Everything here is read off the graph; nothing is simulated.
 """

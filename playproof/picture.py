@@ -40,7 +40,7 @@ def find_play(graph: Graph, name: str | None) -> Play | None:
 def mermaid(graph: Graph, play: Play) -> str:
     """Return a Mermaid flowchart: a box a request, a frame a session.
 
-    Thick arrows spawn, dashed ones join; a filled circle at the tail is an edge that fires at dispatch.
+    Thick arrows spawn, dashed ones join; the label says when an edge fires at its source's dispatch.
     """
     lines = ["flowchart TD"]
     for number, (session, nodes) in enumerate(_sessions(graph, play)):
@@ -57,7 +57,10 @@ def mermaid(graph: Graph, play: Play) -> str:
 
 
 def dot(graph: Graph, play: Play) -> str:
-    """Return a DOT digraph: a box a request, a cluster a session; bold edges spawn, dashed ones join."""
+    """Return a DOT digraph: a box a request, a cluster a session.
+
+    Bold edges spawn, dashed ones join; a dot at the tail is an edge that fires at its source's dispatch.
+    """
     lines = ["digraph play {", "    rankdir=TB;", "    node [shape=box];"]
     for number, (session, nodes) in enumerate(_sessions(graph, play)):
         lines += [f"    subgraph cluster_{number} {{", f'        label="{_escaped(session)}";']

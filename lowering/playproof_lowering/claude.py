@@ -371,7 +371,7 @@ class _Lowering:
         """Tell what of a session is not as recorded."""
         for name, code, message in (
             ("output_length", "output-estimated", "the output of {} calls is estimated from their characters"),
-            ("request", "call-restored", "{} agents' last calls are restored from their results"),
+            ("request", "call-restored", "agents' last calls restored from their results: {}"),
         ):
             hit = [turn for turn in turns if name in turn.estimated]
             if hit:

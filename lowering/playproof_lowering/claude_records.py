@@ -459,7 +459,7 @@ class _FileReader:
             self._log.duplicates += 1
             return
         call = known or self._begin(key, record, message, usage, scope, at_ns, where)
-        if at_ns < call.end_ns:
+        if known is not None and at_ns < known.end_ns:
             self._went_back(where)
         call.end_ns = max(call.end_ns, at_ns)
         call.output_length = max(call.output_length, usage.output_tokens or 0)
@@ -489,10 +489,8 @@ class _FileReader:
         last = scope.last
         answers = scope.input_ns >= 0
         start_ns = scope.input_ns if answers else at_ns
-        if start_ns > at_ns:
-            self._went_back(where)
         earliest_ns = start_ns if last is None else max(start_ns, last.start_ns)
-        if earliest_ns != start_ns:
+        if earliest_ns != start_ns or earliest_ns > at_ns:
             self._went_back(where)
         call = RecordedCall(
             key=key,
