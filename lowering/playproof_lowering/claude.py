@@ -305,7 +305,8 @@ class _Lowering:
         if not call.answers:
             estimated.append("start")
         self._counts["llm_calls" if conversation.name == MAIN else "agent_calls"] += 1
-        self._counts["output_tokens_recorded"] += call.output_length
+        scope = "main" if conversation.name == MAIN else "agent"
+        self._counts[f"{scope}_output_tokens_recorded"] += call.output_length
         return Turn(
             request_id=f"{session.name}:{conversation.name}:{len(conversation.turns)}",
             label=call.key,

@@ -18,9 +18,9 @@ from playproof_lowering.identity import namespace
 from playproof_lowering.names import repeated_name
 from playproof_lowering.source import Reading
 from playproof_lowering.turns import instant_ns
-from playproof_lowering.wire import Problem, decoded, report
+from playproof_lowering.wire import DecodeErrors, Problem, decoded, report
 
-__all__ = ["MAIN", "AgentResult", "FileLog", "Meta", "RecordedCall", "Scope", "Usage", "named_agent", "read_file"]
+__all__ = ["MAIN", "AgentResult", "FileLog", "Meta", "RecordedCall", "Scope", "Usage", "read_file"]
 
 MAIN: Final = "main"
 SYNTHETIC: Final = "<synthetic>"
@@ -265,6 +265,7 @@ class _FileReader:
         self._findings = findings
         self._log = log
         self._metas = metas
+        self._named_agent = _agent_named(reading.file.path.name)
         self._seen: set[str] = set()
         self._sidechains: dict[str, str] = {}
         self._versions: dict[str | None, bool] = {}
@@ -286,6 +287,17 @@ class _FileReader:
             self._log.session = self._file_session()
         if self._records == 0:
             self._findings.add(finding("file-empty", "the file has blank lines only", where=Where(file=shown)))
+        others = [name for name in self._log.scopes if name != f"agent:{self._named_agent}"]
+        if self._named_agent and others:
+            self._findings.add(
+                finding(
+                    "agent-link-conflict",
+                    f"the file's name speaks of agent {self._named_agent}, its records of another",
+                    where=Where(file=shown, field="agentId"),
+                    found=others[0],
+                    wanted=f"agent:{self._named_agent}",
+                )
+            )
 
     def _file_session(self) -> str:
         """Return whose file it is: its name if a record agrees, else the last session named (copies come first)."""
@@ -331,6 +343,8 @@ class _FileReader:
             return MAIN
         if record.agentId:
             return f"agent:{record.agentId}"
+        if self._named_agent:
+            return f"agent:{self._named_agent}"
         # Before agents had ids: the chain of parents tells the conversations apart.
         root = self._sidechains.get(record.parentUuid or "", record.uuid or "")
         if record.uuid:
@@ -418,7 +432,7 @@ class _FileReader:
         # Results of other tools may have fields of these names with other types: they are not ours to judge.
         try:
             result = _RESULT.decode(data)
-        except msgspec.DecodeError:
+        except DecodeErrors:
             return
         if result.task is not None:
             if result.task.status == "completed" and result.task.task_id:
@@ -543,7 +557,7 @@ def _task_ids(text: bytes | msgspec.Raw) -> list[str]:
     return [match.decode("utf-8", "replace") for match in _TASK_ID.findall(bytes(text))]
 
 
-def named_agent(name: str) -> str:
+def _agent_named(name: str) -> str:
     """Return the agent that a file's name speaks of, or an empty string."""
     match = _AGENT_NAME.search(name)
     return match.group(1) if match else ""

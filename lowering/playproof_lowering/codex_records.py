@@ -14,7 +14,7 @@ from playproof_lowering.identity import namespace
 from playproof_lowering.names import repeated_name
 from playproof_lowering.source import Reading
 from playproof_lowering.turns import instant_ns
-from playproof_lowering.wire import Problem, decoded, report
+from playproof_lowering.wire import DecodeErrors, Problem, decoded, report
 
 __all__ = ["RolloutCall", "RolloutLog", "read_rollout"]
 
@@ -272,6 +272,10 @@ class _RolloutReader:
             return
         if log.thread and meta.id != self._named:
             return
+        # What stood before the file's own head was another thread's.
+        log.calls.clear()
+        log.spawned.clear()
+        log.seen.clear()
         self._canonical = meta.id == self._named or not self._named
         log.thread = meta.id
         log.parent = meta.parent_thread_id or _spawned_by(meta.source) or ""
@@ -337,7 +341,7 @@ class _RolloutReader:
         try:
             text = msgspec.json.decode(item.output, type=str)
             statuses = _WAIT.decode(text).status
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except DecodeErrors:
             # Prose, as an interrupted wait returns.
             return
         self._results(statuses)
@@ -404,7 +408,7 @@ def _spawned_by(source: msgspec.Raw) -> str | None:
         if bytes(subagent).lstrip()[:1] != b"{":
             return None
         thread_spawn = _SUBAGENT.decode(subagent).thread_spawn
-    except msgspec.DecodeError:
+    except DecodeErrors:
         return None
     return thread_spawn.parent_thread_id if thread_spawn is not None else None
 

@@ -121,7 +121,7 @@ class _Plays:
         self._members = {
             name: _Member(session, sorted(session.turns, key=_by_time))
             for name, session in sorted(rows.sessions.items())
-            if session.turns
+            if name and session.turns
         }
         self._place = {
             turn.request_id: (member, number)

@@ -266,6 +266,9 @@ class DynamoRows:
             return
         named = Where(file=where.file, line=where.line, ids=(request.request_id,) if request.request_id else ())
         problems = list(self._request_problems(request, place))
+        if row.agent_context is not None and not row.agent_context.session_id:
+            path = _under(prefix, "agent_context.session_id")
+            problems.append(Problem("id-empty", path, "the session has an empty id", '""', "an id"))
         times = _times(row, request, place, problems)
         if request.replay is not None and not problems:
             self._hashes(request.replay, f"{place}.replay", problems)
