@@ -125,7 +125,7 @@ def read_claude(
         digests.append((file.relative, reading.digest))
         logs.append(log)
     size = block_size or DEFAULT_BLOCK_SIZE
-    lowering = _Lowering(_sessions(logs), metas, findings, size)
+    lowering = _Lowering(_sessions(logs), metas, findings, size, Where(file=files[0].shown))
     for log in logs:
         lowering.count(log)
     facts["input_digest"] = corpus_digest(digests)
@@ -194,7 +194,10 @@ def _take_largest(call: RecordedCall, other: RecordedCall) -> None:
 class _Lowering:
     """From sessions to the graph."""
 
-    def __init__(self, sessions: list[_Session], metas: list[Meta], findings: Findings, block_size: int) -> None:
+    def __init__(
+        self, sessions: list[_Session], metas: list[Meta], findings: Findings, block_size: int, where: Where
+    ) -> None:
+        self._where = where
         self._sessions = sessions
         self._metas = metas
         self._findings = findings
@@ -264,12 +267,16 @@ class _Lowering:
         facts["claude_counts"] = dict(sorted(counts.items()))
         if builder.node_count == 0:
             if not self._findings.errors:
-                self._findings.add(finding("corpus-without-calls", "no file has an LLM call", found="none"))
+                self._findings.add(
+                    finding("corpus-without-calls", "no file has an LLM call", where=self._where, found="none")
+                )
             return None
         if self._ids.used > MAX_BLOCKS:
             message = f"the corpus declares {self._ids.used} blocks"
             wanted = f"at most {MAX_BLOCKS} blocks in a corpus"
-            self._findings.add(finding("length-out-of-bounds", message, found=self._ids.used, wanted=wanted))
+            self._findings.add(
+                finding("length-out-of-bounds", message, where=self._where, found=self._ids.used, wanted=wanted)
+            )
             return None
         blocks.assign(builder, self._ids.used)
         return builder.finish(source, facts)

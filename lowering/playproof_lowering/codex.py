@@ -69,7 +69,7 @@ def read_codex(
             findings.add(finding("thread-duplicate", message, where=where, found=log.thread))
     size = block_size or DEFAULT_BLOCK_SIZE
     facts["input_digest"] = corpus_digest(digests)
-    lowering = _Lowering(logs, findings, counts, size)
+    lowering = _Lowering(logs, findings, counts, size, Where(file=files[0].shown))
     return lowering.finish(Source("codex", corpus_digest(digests, (f"block_size={size}",))), facts)
 
 
@@ -103,7 +103,15 @@ class _Thread:
 class _Lowering:
     """From rollouts to the graph."""
 
-    def __init__(self, logs: dict[str, RolloutLog], findings: Findings, counts: Counter[str], block_size: int) -> None:
+    def __init__(
+        self,
+        logs: dict[str, RolloutLog],
+        findings: Findings,
+        counts: Counter[str],
+        block_size: int,
+        where: Where,
+    ) -> None:
+        self._where = where
         self._findings = findings
         self._counts = counts
         self._block_size = block_size
@@ -147,12 +155,16 @@ class _Lowering:
         facts["codex_counts"] = dict(sorted(counts.items()))
         if builder.node_count == 0:
             if not self._findings.errors:
-                self._findings.add(finding("corpus-without-calls", "no file has an LLM call", found="none"))
+                self._findings.add(
+                    finding("corpus-without-calls", "no file has an LLM call", where=self._where, found="none")
+                )
             return None
         if self._ids.used > MAX_BLOCKS:
             message = f"the corpus declares {self._ids.used} blocks"
             wanted = f"at most {MAX_BLOCKS} blocks in a corpus"
-            self._findings.add(finding("length-out-of-bounds", message, found=self._ids.used, wanted=wanted))
+            self._findings.add(
+                finding("length-out-of-bounds", message, where=self._where, found=self._ids.used, wanted=wanted)
+            )
             return None
         blocks.assign(builder, self._ids.used)
         return builder.finish(source, facts)

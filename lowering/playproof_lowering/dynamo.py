@@ -83,7 +83,14 @@ def read_dynamo(
     facts["dynamo_counts"] = dict(sorted(counts.items()))
     if builder.node_count == 0:
         if not findings.errors:
-            findings.add(finding("corpus-without-calls", "no row is a finished request", found="none"))
+            findings.add(
+                finding(
+                    "corpus-without-calls",
+                    "no row is a finished request",
+                    where=Where(file=files[0].shown),
+                    found="none",
+                )
+            )
         return None
     blocks.assign(builder, rows.ids.used)
     return builder.finish(Source("dynamo", corpus_digest(digests)), facts)

@@ -358,7 +358,8 @@ class _Reader:
         if declared > MAX_BLOCKS:
             wanted = f"at most {MAX_BLOCKS} blocks in a corpus"
             message = f"the corpus declares {declared} blocks"
-            self._findings.add(finding("length-out-of-bounds", message, found=declared, wanted=wanted))
+            where = Where(file=sessions[0].file)
+            self._findings.add(finding("length-out-of-bounds", message, where=where, found=declared, wanted=wanted))
             return None
         builder = GraphBuilder(self._block_size)
         blocks = PromptBlocks()
