@@ -20,7 +20,7 @@ from playproof_lowering.chains import MAX_BLOCKS, BlockIds, PrefixChain, PromptB
 from playproof_lowering.claude_records import MAIN, AgentResult, FileLog, Meta, RecordedCall, Scope, read_file
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import Reading, SourceError, SourceFile
-from playproof_lowering.turns import Turn, after, emit, sequence, spawn
+from playproof_lowering.turns import Turn, after, circular, emit, sequence, spawn
 
 __all__ = ["DEFAULT_BLOCK_SIZE", "read_claude"]
 
@@ -46,6 +46,7 @@ class _Conversation:
 
     name: str
     calls: list[RecordedCall] = field(default_factory=list)
+    by_key: dict[str, RecordedCall] = field(default_factory=dict)
     input_ns: int = -1
     turns: dict[str, Turn] = field(default_factory=dict)
     place: dict[str, int] = field(default_factory=dict)
@@ -64,6 +65,8 @@ class _Session:
     ----------
     results : dict of AgentResult
         By tool use.
+    results_of : dict of list of AgentResult
+        By agent, in time order.
     progress_links : dict
         Tool use by agent.
     """
@@ -72,6 +75,7 @@ class _Session:
     file: str
     conversations: dict[str, _Conversation] = field(default_factory=dict)
     results: dict[str, AgentResult] = field(default_factory=dict)
+    results_of: dict[str, list[AgentResult]] = field(default_factory=dict)
     progress_links: dict[str, str] = field(default_factory=dict)
     last_ns: int = -1
 
@@ -137,12 +141,13 @@ def _sessions(logs: Sequence[FileLog]) -> list[_Session]:
     """Put the files' logs together, session by session; nothing depends on the order of the files."""
     sessions: dict[str, _Session] = {}
     for log in logs:
+        owners: dict[str, _Session] = {}
         for name, scope in log.scopes.items():
             # An agent's own file belongs to the session that its records name.
             owner = log.session if MAIN in log.scopes or not scope.session else scope.session
-            session = sessions.setdefault(owner, _Session(owner, log.file))
-            conversation = session.conversations.setdefault(name, _Conversation(name))
-            _merge(conversation, scope)
+            session = owners[owner] = sessions.setdefault(owner, _Session(owner, log.file))
+            _merge(session.conversations.setdefault(name, _Conversation(name)), scope)
+        for session in owners.values():
             for result in log.results:
                 session.results.setdefault(result.tool_use, result)
             for agent, tool_use in log.progress_links.items():
@@ -152,6 +157,8 @@ def _sessions(logs: Sequence[FileLog]) -> list[_Session]:
             conversation.calls.sort(key=lambda call: (call.start_ns, call.line, call.key))
             for call in conversation.calls:
                 session.last_ns = max(session.last_ns, call.end_ns)
+        for result in sorted(session.results.values(), key=lambda result: (result.at_ns, result.tool_use)):
+            session.results_of.setdefault(result.agent, []).append(result)
     return sorted(sessions.values(), key=_seniority)
 
 
@@ -171,12 +178,12 @@ def _first_ns(session: _Session) -> tuple[int, str]:
 
 def _merge(conversation: _Conversation, scope: Scope) -> None:
     """Add the calls of one file; a call told twice has the largest of its counts."""
-    known = {call.key: call for call in conversation.calls}
     for key, call in scope.calls.items():
-        if key in known:
-            _take_largest(known[key], call)
-        else:
+        known = conversation.by_key.setdefault(key, call)
+        if known is call:
             conversation.calls.append(call)
+        else:
+            _take_largest(known, call)
     conversation.input_ns = max(conversation.input_ns, scope.input_ns)
 
 
@@ -199,7 +206,7 @@ class _Lowering:
     ) -> None:
         self._where = where
         self._sessions = sessions
-        self._metas = metas
+        self._metas = {(meta.session, meta.agent): meta for meta in metas}
         self._findings = findings
         self._block_size = block_size
         self._ids = BlockIds()
@@ -330,10 +337,8 @@ class _Lowering:
 
     def _result_of(self, session: _Session, conversation: _Conversation) -> AgentResult | None:
         """Return what a blocking agent answered, if it is the last activity recorded of the agent."""
-        if not conversation.agent:
-            return None
-        results = [r for r in session.results.values() if r.agent == conversation.agent and not r.background]
-        return max(results, key=lambda result: result.at_ns, default=None)
+        results = session.results_of.get(conversation.agent, []) if conversation.agent else []
+        return next((result for result in reversed(results) if not result.background), None)
 
     def _restore(self, session: _Session, conversation: _Conversation, chain: PrefixChain, result: AgentResult) -> None:
         """Add the agent's last call where only its result tells of it: the one that answered, and called no tool."""
@@ -394,7 +399,7 @@ class _Links:
         self,
         session: _Session,
         conversations: list[_Conversation],
-        metas: list[Meta],
+        metas: dict[tuple[str, str], Meta],
         findings: Findings,
         counts: Counter[str],
     ) -> None:
@@ -402,7 +407,7 @@ class _Links:
         self._findings = findings
         self._counts = counts
         self._conversations = conversations
-        self._metas = {meta.agent: meta for meta in metas if meta.session in ("", session.name)}
+        self._metas = metas
         self._calls = {call.key: call for c in conversations for call in c.calls if call.key in c.turns}
         self._spawner: dict[str, tuple[_Conversation, RecordedCall]] = {}
         for conversation in conversations:
@@ -423,28 +428,27 @@ class _Links:
 
     def connect(self) -> None:
         """Make the spawn and join edges."""
-        parents: dict[str, str] = {}
+        children = {child.name: child for child in self._conversations if child.name != MAIN}
+        uses = {name: self._uses_of(child) for name, child in children.items()}
+        parents = {name: self._spawner[own[0]][0].name for name, own in uses.items() if own}
+        for name in circular(parents):
+            del parents[name]
         linked: set[str] = set()
-        for child in self._conversations:
-            if child.name == MAIN:
+        for name, child in children.items():
+            if name in parents:
+                linked.update(uses[name])
+                self._activate(child, [use for use in uses[name] if self._spawner[use][0].name == parents[name]])
                 continue
-            uses = self._uses_of(child)
-            first = self._spawner[uses[0]][0].name if uses else ""
-            if not uses or _leads_to(parents, first, child.name):
-                self._counts["agents_unlinked"] += 1
-                turn = child.listed[0]
-                self._findings.add(
-                    finding(
-                        "agent-unlinked",
-                        "nothing in the records says which call spawned this agent",
-                        where=Where(file=turn.file, line=turn.line, ids=(self._session.name, child.name)),
-                        found=child.name,
-                    )
+            self._counts["agents_unlinked"] += 1
+            turn = child.listed[0]
+            self._findings.add(
+                finding(
+                    "agent-unlinked",
+                    "nothing in the records says which call spawned this agent",
+                    where=Where(file=turn.file, line=turn.line, ids=(self._session.name, name)),
+                    found=name,
                 )
-                continue
-            parents[child.name] = first
-            linked.update(uses)
-            self._activate(child, [use for use in uses if self._spawner[use][0].name == first])
+            )
         unrecorded = len(self._spawner.keys() - linked)
         self._counts["agents_linked"] += len(parents)
         if unrecorded:
@@ -461,9 +465,9 @@ class _Links:
     def _uses_of(self, child: _Conversation) -> list[str]:
         """Return the tool uses that ran an agent, the one that spawned it first."""
         agent = child.agent
-        by_result = [result for result in self._session.results.values() if agent and result.agent == agent]
-        stated = [result.tool_use for result in sorted(by_result, key=lambda result: (result.at_ns, result.tool_use))]
-        meta = self._metas.get(agent)
+        stated = [result.tool_use for result in self._session.results_of.get(agent, []) if agent]
+        # A meta file given by itself does not say of which session it is.
+        meta = self._metas.get((self._session.name, agent)) or self._metas.get(("", agent))
         progress = self._session.progress_links.get(agent, "")
         sources = [meta.tool_use if meta is not None else "", *stated, progress]
         uses = list(dict.fromkeys(use for use in sources if use in self._spawner))
@@ -519,12 +523,3 @@ class _Links:
             target = parent.listed[min(later)]
             self._counts["overlaps_floored"] += after(last, target, Relation.JOIN)
             self._counts["joins"] += 1
-
-
-def _leads_to(parents: dict[str, str], name: str, wanted: str) -> bool:
-    """Tell whether the chain of parents from `name` passes `wanted`."""
-    while name:
-        if name == wanted:
-            return True
-        name = parents.get(name, "")
-    return False

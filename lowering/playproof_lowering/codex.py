@@ -15,7 +15,7 @@ from playproof_lowering.chains import MAX_BLOCKS, BlockIds, PrefixChain, PromptB
 from playproof_lowering.codex_records import RolloutLog, read_rollout
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import Reading, SourceError, SourceFile
-from playproof_lowering.turns import Turn, after, emit, sequence, spawn
+from playproof_lowering.turns import Turn, after, circular, emit, sequence, spawn
 
 __all__ = ["DEFAULT_BLOCK_SIZE", "read_codex"]
 
@@ -125,19 +125,20 @@ class _Lowering:
         for name, thread in self._threads.items():
             for child in thread.log.spawned:
                 spawner.setdefault(child, name)
+        parents: dict[str, str] = {}
         for name, thread in self._threads.items():
             wanted = thread.log.parent or spawner.get(name, "")
-            parent = self._threads.get(wanted)
-            if wanted and parent is None:
+            if wanted in self._threads:
+                parents[name] = wanted
+            elif wanted:
                 message = "the thread that spawned this one is not in the corpus, so it is a play of its own"
                 where = Where(file=thread.log.file, ids=(name,))
                 self._findings.add(finding("parent-missing", message, where=where, found=wanted))
-            at = parent
-            while at is not None and at is not thread:
-                at = at.parent
-            if parent is not None and at is None:
-                thread.parent = parent
-                parent.children.append(thread)
+        cut = circular(parents)
+        for name, wanted in parents.items():
+            if name not in cut:
+                self._threads[name].parent = self._threads[wanted]
+                self._threads[wanted].children.append(self._threads[name])
 
     def finish(self, source: Source, facts: dict[str, object]) -> Graph | None:
         builder = GraphBuilder(self._block_size)

@@ -22,7 +22,7 @@ from playproof_lowering.chains import PromptBlocks
 from playproof_lowering.dynamo_rows import AgentTool, DynamoRows, Session
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import Reading, SourceError, SourceFile
-from playproof_lowering.turns import Turn, after, emit, sequence, spawn
+from playproof_lowering.turns import Turn, after, circular, emit, sequence, spawn
 
 __all__ = ["read_dynamo"]
 
@@ -142,7 +142,7 @@ class _Plays:
             member.starts_ns = [turn.start_ns for turn in member.turns]
             self._counts["overlaps_floored"] += sequence(member.turns)
             _tool_waits(member)
-            self._find_parent(member)
+        self._find_parents()
         for member in self._members.values():
             if member.parent is not None:
                 self._tie(member, member.parent)
@@ -158,27 +158,27 @@ class _Plays:
             plays.append((root.session.name, turns))
         return plays
 
-    def _find_parent(self, member: _Member) -> None:
-        session = member.session
-        spawner = self._rows.tools.get(session.name)
-        wanted = session.parent or (spawner.session if spawner is not None else "")
-        if not wanted:
-            return
-        parent = self._members.get(wanted)
-        at = parent
-        while at is not None and at is not member:
-            at = at.parent
-        if parent is None:
-            message = f"session {session.name} names a parent of which no request is in the corpus"
-            self._refuse("parent-unknown", message, session, wanted, "the id of a session with requests")
-        elif at is not None:
-            self._refuse("parent-conflict", "the session is its own ancestor", session, wanted, "another parent")
-        elif spawner is not None and spawner.session != wanted:
-            message = "a tool record of another session spawned this one"
-            self._refuse("parent-conflict", message, session, spawner.session, wanted)
-        else:
-            member.parent = parent
-            parent.children.append(member)
+    def _find_parents(self) -> None:
+        """Hang every session at its parent: the one its rows name, else the one whose tool ran it."""
+        parents: dict[str, str] = {}
+        for name, member in self._members.items():
+            spawner = self._rows.tools.get(name)
+            wanted = member.session.parent or (spawner.session if spawner is not None else "")
+            if wanted and wanted not in self._members:
+                message = f"session {name} names a parent of which no request is in the corpus"
+                self._refuse("parent-unknown", message, member.session, wanted, "the id of a session with requests")
+            elif wanted and spawner is not None and spawner.session != wanted:
+                message = "a tool record of another session spawned this one"
+                self._refuse("parent-conflict", message, member.session, spawner.session, wanted)
+            elif wanted:
+                parents[name] = wanted
+        for name in sorted(circular(parents)):
+            session = self._members[name].session
+            self._refuse("parent-conflict", "the session is its own ancestor", session, parents[name], "another parent")
+            del parents[name]
+        for name, wanted in parents.items():
+            self._members[name].parent = self._members[wanted]
+            self._members[wanted].children.append(self._members[name])
 
     def _refuse(self, code: str, message: str, session: Session, found: str, wanted: str) -> None:
         where = Where(file=session.where.file, line=session.where.line, field="agent_context", ids=(session.name,))

@@ -6,6 +6,7 @@ another one meets its new blocks in a row. The table is an open-addressing one i
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 import numba
@@ -21,10 +22,11 @@ _INITIAL_CAPACITY: Final = 1024
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _place(keys: UInt64, numbers: Int64, key: np.uint64) -> int:
+def _place(keys: UInt64, numbers: Int64, seed: np.uint64, key: np.uint64) -> int:
     """Return the entry of `key`, or the empty one where it belongs. The length of the table is a power of two."""
     mask = np.uint64(len(keys) - 1)
-    mixed = key ^ (key >> np.uint64(30))
+    mixed = key ^ seed
+    mixed ^= mixed >> np.uint64(30)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(27)
     mixed *= np.uint64(0x94D049BB133111EB)
@@ -36,25 +38,32 @@ def _place(keys: UInt64, numbers: Int64, key: np.uint64) -> int:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _refill(keys: UInt64, numbers: Int64, new_keys: UInt64, new_numbers: Int64) -> None:
+def _refill(keys: UInt64, numbers: Int64, seed: np.uint64, new_keys: UInt64, new_numbers: Int64) -> None:
     """Move a table into a larger one. Writes `new_keys` and `new_numbers`."""
     for entry in range(len(keys)):
         if numbers[entry] >= 0:
-            at = _place(new_keys, new_numbers, keys[entry])
+            at = _place(new_keys, new_numbers, seed, keys[entry])
             new_keys[at] = keys[entry]
             new_numbers[at] = numbers[entry]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _number(
-    keys: UInt64, numbers: Int64, fresh: int, first: UInt64, count: Int64, out_first: Int64, out_count: Int64
+    keys: UInt64,
+    numbers: Int64,
+    seed: np.uint64,
+    fresh: int,
+    first: UInt64,
+    count: Int64,
+    out_first: Int64,
+    out_count: Int64,
 ) -> tuple[int, int]:
     """Number the ids of some runs. Writes the table and the two outputs; returns (runs, the next free number)."""
     at = 0
     for run in range(len(first)):
         for step in range(count[run]):
             key = first[run] + np.uint64(step)
-            entry = _place(keys, numbers, key)
+            entry = _place(keys, numbers, seed, key)
             if numbers[entry] < 0:
                 keys[entry] = key
                 numbers[entry] = fresh
@@ -78,10 +87,13 @@ class Numbering:
         Where the numbers come from.
     """
 
-    __slots__ = ("_ids", "_keys", "_known", "_numbers")
+    __slots__ = ("_ids", "_keys", "_known", "_numbers", "_seed")
 
     def __init__(self, ids: BlockIds) -> None:
         self._ids = ids
+        # Where an id lies in the table is nobody's business: the numbers do not depend on it, and a file made to put
+        # all of its ids into one place cannot know.
+        self._seed = np.uint64(int.from_bytes(os.urandom(8), "little"))
         self.forget()
 
     def forget(self) -> None:
@@ -98,10 +110,12 @@ class Numbering:
             keys, numbers = self._keys, self._numbers
             self._keys = np.zeros(2 * len(keys), dtype=np.uint64)
             self._numbers = np.full(2 * len(keys), -1, dtype=np.int64)
-            _refill(keys, numbers, self._keys, self._numbers)
+            _refill(keys, numbers, self._seed, self._keys, self._numbers)
         out_first = np.empty(ids, dtype=np.int64)
         out_count = np.empty(ids, dtype=np.int64)
         fresh = self._ids.used
-        written, self._ids.used = _number(self._keys, self._numbers, fresh, first, count, out_first, out_count)
+        written, self._ids.used = _number(
+            self._keys, self._numbers, self._seed, fresh, first, count, out_first, out_count
+        )
         self._known += self._ids.used - fresh
         return list(zip(out_first[:written].tolist(), out_count[:written].tolist(), strict=True))

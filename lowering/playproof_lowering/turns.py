@@ -7,7 +7,7 @@ recorded gap between the event and the start, floored at zero where the two over
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -18,7 +18,7 @@ from playproof_spec.units import NS_PER_MS
 from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.chains import PromptBlocks, Runs
 
-__all__ = ["Turn", "after", "emit", "instant_ns", "sequence", "spawn"]
+__all__ = ["Turn", "after", "circular", "emit", "instant_ns", "sequence", "spawn"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -113,6 +113,31 @@ def sequence(turns: Sequence[Turn]) -> int:
     """Let each turn follow the one before it; return how many pairs overlapped."""
     pairs = itertools.pairwise(turns)
     return sum(after(source, target, Relation.SEQUENCE) for source, target in pairs)
+
+
+def circular(parents: Mapping[str, str]) -> set[str]:
+    """Return the names whose link to their parent has to go, so that no circle is left.
+
+    Examples
+    --------
+    >>> circular({"child": "parent", "a": "b", "b": "c", "c": "a"})
+    {'c'}
+
+    Notes
+    -----
+    Linear: each name is walked over once. Names are taken in the order given.
+    """
+    cut: set[str] = set()
+    seen: dict[str, str] = {}
+    for start in parents:
+        name = start
+        while name in parents and name not in seen:
+            seen[name] = start
+            if seen.get(parents[name]) == start:
+                cut.add(name)
+                break
+            name = parents[name]
+    return cut
 
 
 def emit(
