@@ -376,6 +376,8 @@ def test_the_public_sessions_have_the_counts_of_an_independent_reading(data_dir:
     assert counts["main_output_tokens_recorded"] == int(row["output_total"])
     assert sum(int(graph.input_length[node]) for node in main) == int(row["input_total"])
     assert max(int(graph.input_length[node]) for node in main) == int(row["max_input"])
+    ends_ms = graph.not_before_ms[main] + graph.recorded_api_time_ms[main]
+    assert f"{(ends_ms.max() - graph.not_before_ms[main].min()) / 1000:.1f}" == row["wall_s"]
     assert counts.get("agent_calls", 0) == int(row["subagent_llm_calls"])
     assert counts.get("agents_linked", 0) == int(row["agents_with_inline_calls"])
     for name, column in (
@@ -394,6 +396,18 @@ def test_a_session_gives_one_graph_in_either_layout(data_dir: Path) -> None:
     session = SPLIT[0]
     inline = graph_of(load_graph([data_dir / "claude_code" / "inline" / f"{session}.jsonl"]))
     assert graph_digest(graph_of(load_graph(session_paths(data_dir, session)))) == graph_digest(inline)
+
+
+@pytest.mark.parametrize("names", [("a.jsonl", "b.jsonl"), ("b.jsonl", "a.jsonl")])
+def test_both_layouts_at_once_are_one_graph(tmp_path: Path, goldens_dir: Path, names: tuple[str, str]) -> None:
+    """Some versions write an agent's records into the session and into a file of its own."""
+    inline = (goldens_dir / "lower-claude-inline" / "trace" / "alpha.jsonl").read_bytes()
+    split = goldens_dir / "lower-claude-split" / "trace" / "alpha" / "subagents"
+    (tmp_path / names[0]).write_bytes(inline)
+    (tmp_path / names[1]).write_bytes((split / "agent-one.jsonl").read_bytes())
+    both = graph_of(load_graph([tmp_path], options=LoweringOptions(block_size=16)))
+    alone = load_graph([goldens_dir / "lower-claude-inline" / "trace"], options=LoweringOptions(block_size=16))
+    assert graph_digest(both) == graph_digest(graph_of(alone))
 
 
 @pytest.mark.corpus
