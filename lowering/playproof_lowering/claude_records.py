@@ -24,6 +24,7 @@ __all__ = ["MAIN", "AgentResult", "FileLog", "Meta", "RecordedCall", "Scope", "U
 
 MAIN: Final = "main"
 SYNTHETIC: Final = "<synthetic>"
+TYPES: Final = frozenset({"assistant", "user", "progress", "attachment", "system"})
 AGENT_TOOLS: Final = frozenset({"Task", "Agent"})
 # From this version on output_tokens is the final count; before it, what the stream said first.
 RELIABLE_OUTPUT_SINCE: Final = (2, 1, 78)
@@ -307,7 +308,7 @@ class _FileReader:
         return stem if stem in self._sessions else next(reversed(self._sessions))
 
     def _record(self, data: bytes, where: Where) -> None:
-        record = decoded(_RECORD, data, where, self._findings)
+        record = decoded(_RECORD, data, where, self._findings, types=TYPES)
         if record is None:
             return
         if not record.type and record.agentType is not None:
@@ -316,8 +317,7 @@ class _FileReader:
         if record.sessionId:
             self._sessions.pop(record.sessionId, None)
             self._sessions[record.sessionId] = None
-        relevant = record.type in ("assistant", "user", "progress") or record.subtype == "compact_boundary"
-        if not relevant and record.type != "attachment":
+        if record.type not in TYPES or (record.type == "system" and record.subtype != "compact_boundary"):
             return
         twice = repeated_name(data)
         if twice is not None:

@@ -21,8 +21,10 @@ __all__ = ["RolloutCall", "RolloutLog", "read_rollout"]
 _NAME = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl")
 _NOTIFIED = re.compile(rb"agent_(?:id|path)\\*\"\s*:\s*\\*\"([^\"\\]{1,200})")
 _ABSENT: Final = msgspec.Raw(b"")
-OUTPUT_ITEMS: Final = frozenset(
-    {"reasoning", "function_call", "custom_tool_call", "local_shell_call", "web_search_call"}
+LINES: Final = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
+ITEMS: Final = frozenset({"message", "reasoning", "function_call", "function_call_output", "agent_message"})
+EVENTS: Final = frozenset(
+    {"token_count", "task_started", "collab_agent_spawn_end", "sub_agent_activity", "collab_waiting_end"}
 )
 
 
@@ -225,7 +227,7 @@ class _RolloutReader:
 
     def _record(self, data: bytes, where: Where) -> None:
         line = decoded(_LINE, data, where, self._findings)
-        if line is None or line.type not in ("session_meta", "turn_context", "response_item", "event_msg", "compacted"):
+        if line is None or line.type not in LINES:
             return
         twice = repeated_name(data)
         if twice is not None:
@@ -251,11 +253,11 @@ class _RolloutReader:
             problem = Problem(code, "timestamp", "no instant can be read", line.timestamp or "nothing", "ISO 8601")
             report(self._findings, [problem], where)
         elif line.type == "event_msg":
-            event = decoded(_EVENT, line.payload, where, self._findings, "payload")
+            event = decoded(_EVENT, line.payload, where, self._findings, "payload", EVENTS)
             if event is not None:
                 self._event(event, at_ns, where)
         elif not self._replaying:
-            item = decoded(_ITEM, line.payload, where, self._findings, "payload")
+            item = decoded(_ITEM, line.payload, where, self._findings, "payload", ITEMS)
             if item is not None:
                 self._item(item, at_ns)
 
@@ -315,12 +317,15 @@ class _RolloutReader:
 
     def _item(self, item: _Item, at_ns: int) -> None:
         log = self._log
-        if item.type in OUTPUT_ITEMS or (item.type == "message" and item.role == "assistant"):
+        said = item.type == "message" and item.role == "assistant"
+        if said or item.type == "reasoning" or item.type.endswith("_call"):
             self._answering = True
             if item.type == "function_call" and item.call_id and item.name in ("spawn_agent", "wait_agent"):
                 self._uses[item.call_id] = (item.name, len(log.calls))
                 log.spawn_calls += item.name == "spawn_agent"
                 log.wait_calls += item.name == "wait_agent"
+            return
+        if item.type not in ("message", "agent_message") and not item.type.endswith("_output"):
             return
         if self._answering:
             self._later_ns = max(self._later_ns, at_ns)

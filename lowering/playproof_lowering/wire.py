@@ -101,8 +101,20 @@ def explain(data: bytes, shape: Any) -> Explained:
 Shape = TypeVar("Shape")
 
 
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
+_TYPED: Final = msgspec.json.Decoder(_Typed)
+
+
 def decoded(
-    decoder: msgspec.json.Decoder[Shape], data: bytes | msgspec.Raw, where: Where, findings: Findings, prefix: str = ""
+    decoder: msgspec.json.Decoder[Shape],
+    data: bytes | msgspec.Raw,
+    where: Where,
+    findings: Findings,
+    prefix: str = "",
+    types: frozenset[str] | None = None,
 ) -> Shape | None:
     """Decode a record that may have fields we do not know; what is wrong with it goes to `findings`.
 
@@ -112,6 +124,9 @@ def decoded(
         Of a struct that passes over unknown fields.
     prefix : str
         JSON path of `data` within the record.
+    types : frozenset of str, optional
+        Records of other types may have fields of the same names with other meanings, and are passed over when they do
+        not fit.
 
     Returns
     -------
@@ -121,8 +136,18 @@ def decoded(
     try:
         return decoder.decode(data)
     except DecodeErrors as error:
+        if types is not None and _type_of(data) not in (None, *types):
+            return None
         problems = explain(bytes(data), decoder.type).problems
         report(findings, problems or [_value(bytes(data), error, "")], where, prefix)
+        return None
+
+
+def _type_of(data: bytes | msgspec.Raw) -> str | None:
+    """Return the type of a record that is sound JSON; of one that is not, None stands for every type."""
+    try:
+        return _TYPED.decode(data).type
+    except DecodeErrors:
         return None
 
 

@@ -205,3 +205,32 @@ def test_mutated_files_end_in_findings(tmp_path: Path) -> None:
         path.unlink()
         done += 1
     print(f"{done} files, FUZZ_SEED={seed}")
+
+
+FOLDERS = sorted(
+    trace
+    for kind in ("claude", "codex", "dynamo")
+    for trace in (Path(__file__).resolve().parent.parent / "goldens").glob(f"lower-{kind}*/trace")
+)
+
+
+def test_folders_with_one_mutated_file_end_in_findings(tmp_path: Path) -> None:
+    """What ties the files of a session or a corpus together must bear that one of them is broken."""
+    for case in range(CASES // 3):
+        rng = random.Random(f"folder:{case}")
+        source = rng.choice(FOLDERS)
+        files = sorted(path for path in source.rglob("*") if path.is_file())
+        broken = rng.choice(files)
+        target = tmp_path / f"case{case}"
+        for path in files:
+            data = path.read_bytes()
+            for _ in range(rng.choice([1, 1, 3]) if path == broken else 0):
+                data = mutated(rng, data)
+            own = target / path.relative_to(source)
+            own.parent.mkdir(parents=True, exist_ok=True)
+            own.write_bytes(data)
+        try:
+            check(target, rng)
+        except BaseException:
+            print(f"case {case}: {broken}, {(target / broken.relative_to(source)).read_bytes()[:2000]!r}")
+            raise

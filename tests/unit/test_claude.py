@@ -330,6 +330,13 @@ def test_more_blocks_than_a_corpus_may_have_are_refused(tmp_path: Path) -> None:
     assert result.graph is None
 
 
+def test_records_of_other_kinds_are_passed_over_whatever_their_fields(tmp_path: Path) -> None:
+    main = Recorder()
+    other = {"type": "mode", "timestamp": 5, "version": {"a": 1}, "uuid": [1]}
+    result = lowered(tmp_path, {"s.jsonl": [other, main.user(1), main.call(2, "c1", 40)]})
+    assert graph_of(result).node_count == 1
+
+
 def test_text_is_not_kept(tmp_path: Path) -> None:
     main = Recorder()
     secret = "the secret of the prompt"

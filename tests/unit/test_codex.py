@@ -25,7 +25,7 @@ class Rollout:
         self.add(0, "session_meta", id=thread, **meta)
         self.add(0, "turn_context", model="gpt")
 
-    def add(self, at: float, kind: str, **payload: Any) -> Rollout:
+    def add(self, at: float, kind: str, /, **payload: Any) -> Rollout:
         stamp = f"2026-05-01T10:{int(at) // 60:02d}:{at % 60:06.3f}Z"
         self.lines.append({"timestamp": stamp, "type": kind, "payload": payload})
         return self
@@ -39,7 +39,7 @@ class Rollout:
     def output(self, at: float, call_id: str, output: Any = "ok") -> Rollout:
         return self.add(at, "response_item", type="function_call_output", call_id=call_id, output=output)
 
-    def event(self, at: float, kind: str, **payload: Any) -> Rollout:
+    def event(self, at: float, kind: str, /, **payload: Any) -> Rollout:
         return self.add(at, "event_msg", type=kind, **payload)
 
     def tokens(self, at: float, tokens: int, cached: int = 0, output: int = 5, last: bool = True) -> Rollout:
@@ -241,6 +241,14 @@ def test_broken_lines_are_told_with_line_and_field(
     result = lowered(tmp_path, root=rollout)
     errors = [item for item in result.findings.items if item.severity is Severity.ERROR]
     assert [(item.code, item.where.line, item.where.field) for item in errors] == [(code, 8, field)]
+
+
+def test_lines_and_items_of_other_kinds_are_passed_over_whatever_their_fields(tmp_path: Path) -> None:
+    rollout = Rollout().call(1, 40).event(3, "plan_update", kind={"a": 1}, info="x", statuses=[])
+    rollout.add(4, "response_item", type="ghost_snapshot", name={"a": 1}).add(4, "world_state", full=True)
+    rollout.user(5).add(8, "response_item", type="compaction_note").tokens(9, 60)
+    graph = graph_of(lowered(tmp_path, root=rollout))
+    assert edges(graph, f"{ROOT}:{ROOT}:1") == [f"{ROOT}:{ROOT}:0 —sequence/completion +3000 ms"]
 
 
 def test_a_clock_that_goes_back_is_clamped_and_told(tmp_path: Path) -> None:
