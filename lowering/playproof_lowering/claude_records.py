@@ -144,8 +144,8 @@ class RecordedCall:
         Tool uses whose results, and agents of whose completion, it was the first to see.
     calls_tool : bool
         It asks for a tool, so the conversation goes on.
-    native : bool
-        Its records name the session of the file that they stand in.
+    native : str
+        The session that its records name, which is another one than the file's in a copy.
     """
 
     key: str
@@ -178,8 +178,14 @@ class Scope:
         As its records say.
     calls : dict of RecordedCall
         By key, in file order.
+    last : RecordedCall | None
+        The latest call, which goes on as long as records of its key come.
     input_ns : int
         The latest input since the last call began, -1 for none.
+    results, notices : list of str
+        What arrived since then, for the next call to see.
+    reset : bool
+        A compaction came since then.
     """
 
     session: str = ""
@@ -189,7 +195,6 @@ class Scope:
     results: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     reset: bool = False
-    copies: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +276,6 @@ class _FileReader:
         self._sidechains: dict[str, str] = {}
         self._versions: dict[str | None, bool] = {}
         self._sessions: dict[str, None] = {}
-        self._only_sidechains = True
         self._records = 0
 
     def read(self) -> None:

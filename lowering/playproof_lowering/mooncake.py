@@ -298,7 +298,6 @@ class _Reader:
         if problems:
             report(self._findings, problems, where)
             return
-        self._buffer.clear()
         session = self._begin(name, where, 0.0)
         outputs = [*row.assistant_response_length, row.final_assistant_response_length]
         for turn, output_length in enumerate(outputs):
