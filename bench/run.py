@@ -6,7 +6,7 @@
    worker; peak memory. Each in a process of its own, compiled code cached.
 2. Growth with the corpus: the same plays once, twice and four times.
 3. Growth within a play: one play of 1,000, 2,000 and 4,000 requests, lowered.
-4. Deployments: the corpus on several of them.
+4. Deployments: the corpus on several of them, with 32 lanes each no slower than twice the first, aggregated vLLM.
 
 The corpus is looked for beside the project (``../shared/data/weka``, or under ``PLAYPROOF_DATA``) and unpacked into a
 temporary folder; without it only part 3 runs. Absolute times depend on the machine; the ratios are what to watch.
@@ -28,20 +28,41 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVE = "kv-cache-tester-710traces.tar.xz"
-# A pool and a context that fit the largest request of the corpus.
+# The pool of each worker, in tokens, and the context: they fit the largest request of the corpus.
 TOKENS = 1_000_000
 BLOCK_SIZE = 64
+# Of prefill/decode: what a token's KV weighs, and how fast it moves.
+KV_BYTES_PER_TOKEN = 98_304
+KV_GB_PER_SECOND = 50.0
 # Backend and block size.
 Engine = tuple[str, int]
 VLLM = ("vllm", BLOCK_SIZE)
+LANES = 32
 LIMITS = {"load_s": 20.0, "replay_s": 8.0, "peak_mb": 1536.0}
 CORPUS_GROWTH_MAX = 1.3
 PLAY_GROWTH_MAX = 1.5
+# Replay time of a deployment, to that of one aggregated vLLM worker.
+DEPLOYMENT_RATIO_MAX = 2.0
 # Other work on the machine only ever adds time, so the best of some runs is the one to compare.
 REPEATS = 3
 
 
-def measure(path: str, lanes: int | None, workers: int, replay: bool, engine: Engine) -> dict[str, Any]:
+def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool) -> Any:
+    """Return a deployment of `workers` aggregated workers, or of as many in each of the two roles."""
+    backend, size = engine
+    role = {"workers": workers, "blocks": TOKENS // size, "block_size": size}
+    if not pair:
+        return pp.Deployment(backend=backend, context_length=TOKENS, **role)
+    return pp.Disaggregated(
+        backend=backend,
+        context_length=TOKENS,
+        prefill=pp.PrefillRole(**role),
+        decode=pp.DecodeRole(**role),
+        transfer=pp.Transfer(bytes_per_token=KV_BYTES_PER_TOKEN, bandwidth_gb_per_second=KV_GB_PER_SECOND),
+    )
+
+
+def measure(path: str, lanes: int | None, workers: int, replay: bool, engine: Engine, pair: bool) -> dict[str, Any]:
     """Load (and replay) in this process and return the figures."""
     import resource
 
@@ -49,10 +70,7 @@ def measure(path: str, lanes: int | None, workers: int, replay: bool, engine: En
 
     import playproof as pp
 
-    backend, size = engine
-    deployment = pp.Deployment(
-        backend=backend, workers=workers, blocks=TOKENS // size, block_size=size, context_length=TOKENS
-    )
+    deployment = deployment_of(pp, engine, workers, pair)
     load = pp.Load(lanes=lanes)
     warm_up(pp, simulate, deployment)
     started = time.perf_counter()
@@ -75,10 +93,16 @@ def warm_up(pp: Any, simulate: Any, deployment: Any) -> None:
 
 
 def in_a_process(
-    path: Path, lanes: int | None = 32, workers: int = 1, replay: bool = True, engine: Engine = VLLM
+    path: Path,
+    lanes: int | None = LANES,
+    workers: int = 1,
+    replay: bool = True,
+    engine: Engine = VLLM,
+    pair: bool = False,
 ) -> dict[str, Any]:
     """Measure in a fresh process, since peak memory is a process's."""
-    call = json.dumps({"path": str(path), "lanes": lanes, "workers": workers, "replay": replay, "engine": engine})
+    how = {"lanes": lanes, "workers": workers, "replay": replay, "engine": engine, "pair": pair}
+    call = json.dumps({"path": str(path), **how})
     result = subprocess.run([sys.executable, __file__, "--measure", call], capture_output=True, text=True, check=False)
     if result.returncode != 0:
         sys.exit(f"a benchmark process failed:\n{result.stderr}")
@@ -190,7 +214,7 @@ def show_growth_within_a_play(scratch: Path, limits: Limits) -> None:
 
 
 def show_growth_with_the_corpus(corpus: Path, scratch: Path, limits: Limits) -> None:
-    print("Growth with the corpus (the same plays once, twice, four times; 32 lanes, one worker)")
+    print(f"Growth with the corpus (the same plays once, twice, four times; {LANES} lanes, one worker)")
     print("  plays × requests      load µs a request  ratio    replay µs a request  ratio")
     counts = (1, 2, 4)
     folders = [copies(corpus, scratch, count) for count in counts]
@@ -211,20 +235,33 @@ def show_growth_with_the_corpus(corpus: Path, scratch: Path, limits: Limits) -> 
 
 
 def show_deployments(corpus: Path, limits: Limits) -> None:
-    print("Deployments (the whole corpus)")
-    print("  engine  block  lanes  workers    plays completed    forward passes    replay s")
-    rows: list[tuple[Engine, int | None, int]] = []
-    rows += [(VLLM, lanes, workers) for lanes in (8, 32, None) for workers in (1, 4)]
-    rows += [(("sglang", size), 32, workers) for size in (1, 64) for workers in (1, 4)]
-    for engine, lanes, workers in rows:
-        figures = in_a_process(corpus, lanes, workers, engine=engine)
+    print(f"Deployments (the whole corpus; each worker with a pool of {TOKENS:,} tokens)")
+    print("  engine  block  workers  lanes    plays completed    forward passes    replay s    ratio")
+    sglang = [("sglang", size) for size in (1, BLOCK_SIZE)]
+    rows: list[tuple[Engine, int | None, int, bool]] = [(VLLM, LANES, 1, False), (VLLM, LANES, 4, False)]
+    rows += [(VLLM, lanes, workers, False) for lanes in (8, None) for workers in (1, 4)]
+    rows += [(engine, LANES, workers, False) for engine in sglang for workers in (1, 4)]
+    rows += [(engine, LANES, workers, True) for engine in (VLLM, *sglang) for workers in (1, 4)]
+    base_s = min(in_a_process(corpus)["replay_s"] for _ in range(REPEATS))
+    for engine, lanes, workers, pair in rows:
+        most_s = DEPLOYMENT_RATIO_MAX * base_s
+        figures = in_a_process(corpus, lanes, workers, engine=engine, pair=pair)
+        repeats = 1
+        while lanes == LANES and figures["replay_s"] > most_s and repeats < REPEATS:
+            again = in_a_process(corpus, lanes, workers, engine=engine, pair=pair)
+            figures = min(figures, again, key=lambda measured: float(measured["replay_s"]))
+            repeats += 1
+        shape = f"{workers}P{workers}D" if pair else str(workers)
+        name = f"{engine[0]}, block {engine[1]}, {shape} workers, {lanes} lanes"
         plays, all_plays = figures["completed_trajectories"], figures["total_trajectories"]
-        what = f"plays not completed on {engine[0]}, block {engine[1]}, {lanes} lanes, {workers} workers"
-        limits.check(what, all_plays - plays, 0)
+        limits.check(f"plays not completed on {name}", all_plays - plays, 0)
+        ratio = figures["replay_s"] / base_s
+        # Other lanes are other work: their time is shown, not judged.
+        limit = limits.check(f"replay time of {name}", ratio, DEPLOYMENT_RATIO_MAX) if lanes == LANES else ""
         print(
-            f"  {engine[0]:6}  {engine[1]:5}  {'none' if lanes is None else lanes:>5}  {workers:7}"
-            f"  {f'{plays} of {all_plays}':>17}"
-            f"  {figures['forward_passes']:16,}  {figures['replay_s']:10.2f}"
+            f"  {engine[0]:6}  {engine[1]:5}  {shape:>7}  {'none' if lanes is None else lanes:>5}"
+            f"  {f'{plays} of {all_plays}':>17}  {figures['forward_passes']:16,}  {figures['replay_s']:10.2f}"
+            f"  {ratio:7.2f}   {limit}".rstrip()
         )
     print()
 
@@ -232,7 +269,7 @@ def show_deployments(corpus: Path, limits: Limits) -> None:
 def show_corpus(corpus: Path, limits: Limits) -> None:
     runs = [in_a_process(corpus) for _ in range(REPEATS)]
     print(
-        f"The corpus: {runs[0]['requests']:,} requests, 32 lanes, one worker, fixed timing, compiled code cached"
+        f"The corpus: {runs[0]['requests']:,} requests, {LANES} lanes, one worker, fixed timing, compiled code cached"
         f" (best of {REPEATS})"
     )
     labels = {"load_s": "reading, lowering, proving", "replay_s": "replay", "peak_mb": "peak memory"}

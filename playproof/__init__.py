@@ -13,21 +13,35 @@ from importlib.metadata import version
 
 from playproof.api import InvalidTrace, Validation, load, replay, run, validate
 from playproof.config import Configuration, read_configuration
-from playproof.deployment import Deployment, FixedTiming, InvalidDeployment, Load, PolynomialTiming
+from playproof.deployment import (
+    DecodeRole,
+    Deployment,
+    Disaggregated,
+    FixedTiming,
+    InvalidDeployment,
+    Load,
+    PolynomialTiming,
+    PrefillRole,
+    Transfer,
+)
 from playproof.report import Report, Trajectories
 
 __version__ = version("playproof")
 
 __all__ = [
     "Configuration",
+    "DecodeRole",
     "Deployment",
+    "Disaggregated",
     "FixedTiming",
     "InvalidDeployment",
     "InvalidTrace",
     "Load",
     "PolynomialTiming",
+    "PrefillRole",
     "Report",
     "Trajectories",
+    "Transfer",
     "Validation",
     "load",
     "read_configuration",

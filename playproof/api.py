@@ -16,7 +16,7 @@ from playproof_spec.findings import Findings, InvalidInput
 from playproof_spec.units import NS_PER_MS
 
 from playproof.config import Basis, Configuration, Marker, read_configuration
-from playproof.deployment import Deployment, InvalidDeployment, Load
+from playproof.deployment import AnyDeployment, Deployment, InvalidDeployment, Load
 from playproof.fit import fit
 from playproof.report import Report
 
@@ -128,7 +128,7 @@ def validate(
     nested_timestamp_basis: Basis = "auto",
     subagent_marker: Marker = "auto",
     strict: bool = False,
-    deployment: Deployment | None = None,
+    deployment: AnyDeployment | None = None,
     offered: Load | None = None,
 ) -> Validation:
     """Read, lower and prove traces, and return what was found instead of raising.
@@ -137,7 +137,7 @@ def validate(
     ----------
     paths, format, block_size, nested_timestamp_basis, subagent_marker, strict
         As for :func:`load`.
-    deployment : Deployment, optional
+    deployment : Deployment or Disaggregated, optional
         Also name the requests that it would have to reject.
     offered : Load, optional
         The load on that deployment.
@@ -175,7 +175,7 @@ def validate(
 
 def replay(
     trace: ProvenGraph,
-    deployment: Deployment | None = None,
+    deployment: AnyDeployment | None = None,
     load: Load | None = None,
     *,
     per_request: bool = True,
@@ -186,7 +186,7 @@ def replay(
     Parameters
     ----------
     trace : ProvenGraph
-    deployment : Deployment, optional
+    deployment : Deployment or Disaggregated, optional
         One vLLM worker with the stated defaults of :class:`Deployment`.
     load : Load, optional
         Every play at its recorded time.

@@ -16,13 +16,30 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 import yaml
 from blake3 import blake3
-from playproof_spec.findings import Findings, Where, finding
+from playproof_spec.findings import Finding, Findings, Where, finding
 
-from playproof.deployment import DEFAULT_BLOCKS, Deployment, FixedTiming, InvalidDeployment, Load, PolynomialTiming
+from playproof.deployment import (
+    DEFAULT_BLOCKS,
+    AnyDeployment,
+    BackendName,
+    DecodeRole,
+    Deployment,
+    Disaggregated,
+    FixedTiming,
+    InvalidDeployment,
+    Load,
+    PolynomialTiming,
+    PrefillRole,
+    Transfer,
+    bandwidth_without_bytes,
+    too_many_blocks,
+    unequal_blocks,
+)
 from playproof.fields import (
-    MAX_BLOCKS_ALL_WORKERS,
+    Bandwidth,
     Blocks,
     BlockSize,
+    Conservativeness,
     ContextLength,
     Lanes,
     PassMs,
@@ -102,6 +119,11 @@ class _Scheduler(_Section, frozen=True, kw_only=True):
     # SGLang's own, at its defaults.
     chunked_prefill_size: Positive = 8192
     max_prefill_tokens: Positive = 16384
+    schedule_conservativeness: Conservativeness = 1.0
+
+
+class _PrefillScheduler(_Scheduler, frozen=True, kw_only=True):
+    max_sequences: Sequences = 1
 
 
 class _Capacity(_Section, frozen=True, kw_only=True):
@@ -129,8 +151,21 @@ class _Worker(_Section, frozen=True, kw_only=True):
     timing: _Timing
 
 
+class _PrefillWorker(_Worker, frozen=True, kw_only=True):
+    scheduler: _PrefillScheduler = _PrefillScheduler()
+
+
 class _Workers(_Section, frozen=True, kw_only=True):
-    aggregated: _Worker
+    # Which of them are required is the mode's to say.
+    aggregated: _Worker | None = None
+    prefill: _PrefillWorker | None = None
+    decode: _Worker | None = None
+
+
+class _KvTransfer(_Section, frozen=True, kw_only=True):
+    bytes_per_token: Positive | None = None
+    bandwidth_gb_per_second: Bandwidth | None = None
+    timing_mode: str = "destination_missing"
 
 
 class _Router(_Section, frozen=True, kw_only=True):
@@ -145,6 +180,7 @@ class _Engine(_Section, frozen=True, kw_only=True):
     context_length: ContextLength = "max"
     router: _Router = _Router()
     workers: _Workers
+    kv_transfer: _KvTransfer | None = None
 
 
 class _Config(_Section, frozen=True, kw_only=True):
@@ -152,8 +188,12 @@ class _Config(_Section, frozen=True, kw_only=True):
     engine: _Engine
 
 
-_WORKER = "engine.workers.aggregated"
-_DISAGGREGATION = "prefill/decode disaggregation is not supported"
+# What each mode has and the other has not. Its roles are required.
+_OF_MODE: Mapping[str, tuple[str, ...]] = {
+    "aggregated": ("engine.workers.aggregated",),
+    "disaggregated": ("engine.workers.prefill", "engine.workers.decode", "engine.kv_transfer"),
+}
+_WORKERS = ("engine.workers.aggregated", "engine.workers.prefill", "engine.workers.decode")
 # What `kv_cache.block_size` is where it is not given.
 _BLOCK_SIZES = {"vllm": 64, "sglang": 1}
 _ORDINARY = "it belongs to ordinary traces; an agentic corpus is offered with agentic_lanes"
@@ -165,12 +205,9 @@ _LATER: Mapping[str, str] = {
     "traffic.load.agentic_warmup": "warmup is not supported",
     "traffic.load.agentic_profile": "profiles are not supported",
     "traffic.stop": "a virtual-time stop belongs to ordinary traces; agentic plays run to their end",
-    "engine.kv_transfer": f"KV transfer belongs to prefill/decode, and {_DISAGGREGATION}",
     "engine.speculation": "speculative decoding is not supported",
-    "engine.workers.prefill": _DISAGGREGATION,
-    "engine.workers.decode": _DISAGGREGATION,
-    f"{_WORKER}.kv_cache.host_offload": "host offload (G2) is not supported",
-    f"{_WORKER}.kv_cache.g3_offload": "G3 offload is not supported",
+    **{f"{worker}.kv_cache.host_offload": "host offload (G2) is not supported" for worker in _WORKERS},
+    **{f"{worker}.kv_cache.g3_offload": "G3 offload is not supported" for worker in _WORKERS},
 }
 
 # Words a text field takes: those that work, and those refused by name with the reason.
@@ -179,11 +216,12 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "traffic.source.format": (READERS, {}),
     "traffic.load.type": (("trace_timestamps",), {"concurrency": _ORDINARY}),
     "traffic.load.agentic_prefix_scope": (("corpus",), {"play": "prefix sharing by play is not supported"}),
-    "engine.mode": (("aggregated",), {"disaggregated": _DISAGGREGATION}),
-    "engine.backend": (("vllm", "sglang"), {}),
+    "engine.mode": (tuple(_OF_MODE), {}),
+    "engine.backend": (tuple(_BLOCK_SIZES), {}),
     "engine.router.policy": (("round_robin",), {"kv_router": "the KV-aware router is not supported"}),
-    f"{_WORKER}.kv_cache.capacity.type": (("fixed",), {}),
-    f"{_WORKER}.timing.type": (("fixed", "polynomial"), {}),
+    "engine.kv_transfer.timing_mode": (("destination_missing", "full_prompt"), {}),
+    **{f"{worker}.kv_cache.capacity.type": (("fixed",), {}) for worker in _WORKERS},
+    **{f"{worker}.timing.type": (("fixed", "polynomial"), {}) for worker in _WORKERS},
 }
 
 SectionT = TypeVar("SectionT", bound=_Section)
@@ -199,7 +237,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     format, nested_timestamp_basis, subagent_marker : str
     block_size : int or None
         Reading options of the trace.
-    deployment : Deployment
+    deployment : Deployment or Disaggregated
     load : Load
     """
 
@@ -208,11 +246,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None = None
     nested_timestamp_basis: Basis = "auto"
     subagent_marker: Marker = "auto"
-    deployment: Deployment = Deployment()
+    deployment: AnyDeployment = Deployment()
     load: Load = Load()
 
 
-def configuration_digest(deployment: Deployment, load: Load) -> str:
+def configuration_digest(deployment: AnyDeployment, load: Load) -> str:
     """Return the BLAKE3 of everything that a configuration can change in a replay of one graph; labels cannot."""
     deployed = {name: value for name, value in deployment.to_dict().items() if name not in ("model", "hardware")}
     resolved = {"deployment": deployed, "load": load.to_dict()}
@@ -255,36 +293,56 @@ def parse_configuration(
 
 
 def _resolve(config: _Config, folder: Path) -> Configuration:
-    source, engine = config.traffic.source, config.engine
-    worker = engine.workers.aggregated
-    timing: FixedTiming | PolynomialTiming
-    if worker.timing.prefill_ms is not None and worker.timing.decode_ms is not None:
-        timing = FixedTiming(prefill_ms=worker.timing.prefill_ms, decode_ms=worker.timing.decode_ms)
-    else:
-        timing = PolynomialTiming()
+    source = config.traffic.source
     return Configuration(
         paths=tuple(folder / path for path in source.paths),
         format=source.format,
         block_size=source.block_size,
         nested_timestamp_basis=source.nested_timestamp_basis,
         subagent_marker=source.subagent_marker,
-        deployment=Deployment(
-            backend="sglang" if engine.backend == "sglang" else "vllm",
-            workers=worker.parallelism.replicas,
-            blocks=worker.kv_cache.capacity.blocks,
-            block_size=worker.kv_cache.block_size or _BLOCK_SIZES[engine.backend],
-            prefix_caching=worker.kv_cache.prefix_caching,
-            max_batched_tokens=worker.scheduler.max_batched_tokens,
-            max_sequences=worker.scheduler.max_sequences,
-            chunked_prefill_size=worker.scheduler.chunked_prefill_size,
-            max_prefill_tokens=worker.scheduler.max_prefill_tokens,
-            context_length=engine.context_length,
-            timing=timing,
-            model=engine.model,
-            hardware=engine.hardware,
-        ),
+        deployment=_deployment(config.engine),
         load=Load(lanes=config.traffic.load.agentic_lanes, speedup=config.traffic.load.speedup),
     )
+
+
+def _deployment(engine: _Engine) -> AnyDeployment:
+    """Return what `engine` says; the reader has seen to it that the mode's roles are there, and no other."""
+    backend: BackendName = "sglang" if engine.backend == "sglang" else "vllm"
+    common: dict[str, Any] = {
+        "context_length": engine.context_length,
+        "model": engine.model,
+        "hardware": engine.hardware,
+    }
+    workers, transfer = engine.workers, engine.kv_transfer or _KvTransfer()
+    if workers.aggregated is not None:
+        return Deployment(backend=backend, **common, **_worker_fields(workers.aggregated, backend))
+    assert workers.prefill is not None
+    assert workers.decode is not None
+    return Disaggregated(
+        backend=backend,
+        prefill=PrefillRole(**_worker_fields(workers.prefill, backend)),
+        decode=DecodeRole(**_worker_fields(workers.decode, backend)),
+        transfer=Transfer(
+            bandwidth_gb_per_second=transfer.bandwidth_gb_per_second,
+            bytes_per_token=transfer.bytes_per_token,
+            timing_mode="full_prompt" if transfer.timing_mode == "full_prompt" else "destination_missing",
+        ),
+        **common,
+    )
+
+
+def _worker_fields(worker: _Worker, backend: BackendName) -> dict[str, Any]:
+    timing: FixedTiming | PolynomialTiming = PolynomialTiming()
+    if worker.timing.prefill_ms is not None and worker.timing.decode_ms is not None:
+        timing = FixedTiming(prefill_ms=worker.timing.prefill_ms, decode_ms=worker.timing.decode_ms)
+    return {
+        "workers": worker.parallelism.replicas,
+        "blocks": worker.kv_cache.capacity.blocks,
+        "block_size": worker.kv_cache.block_size or _BLOCK_SIZES[backend],
+        "prefix_caching": worker.kv_cache.prefix_caching,
+        "timing": timing,
+        **msgspec.structs.asdict(worker.scheduler),
+    }
 
 
 class _Reader:
@@ -295,6 +353,9 @@ class _Reader:
         self.findings = Findings()
         self._lines: dict[str, int] = {}
         self._overridden: set[str] = set()
+        # Sections that belong to another mode than the file's: refused as a whole, and not read.
+        self._foreign: set[str] = set()
+        self._block_size: int | None = None
 
     def add(self, code: str, message: str, field: str, found: object = "", **details: Any) -> None:
         self.findings.add(finding(code, message, where=self._where(field), found=as_written(found), **details))
@@ -390,6 +451,8 @@ class _Reader:
             return None
         infos = {info.name: info for info in msgspec.structs.fields(kind)}
         self._refuse_others(tree, path, list(infos))
+        if kind is _Engine:
+            self._mode(tree)
         values: dict[str, Any] = {}
         usable = True
         for name, info in infos.items():
@@ -397,7 +460,9 @@ class _Reader:
             if name not in tree:
                 if info.required:
                     usable = False
-                    self._missing(field, tree)
+                    self._missing(field)
+                continue
+            if field in self._foreign:
                 continue
             value = self._value(info.type, tree[name], field)
             usable = usable and value is not _BAD
@@ -407,7 +472,33 @@ class _Reader:
             self._consistent(section, path)
         return section
 
+    def _mode(self, engine: Mapping[Any, object]) -> None:
+        """Check that the file has the roles of its mode and nothing of the other one; what they hold is read later."""
+        backend, workers = engine.get("backend", "vllm"), engine.get("workers")
+        self._block_size = _BLOCK_SIZES.get(backend) if isinstance(backend, str) else None
+        mode = engine.get("mode", "aggregated")
+        if not isinstance(mode, str) or mode not in _OF_MODE:
+            return
+        given: dict[str, object] = {"engine.kv_transfer": engine.get("kv_transfer")}
+        if isinstance(workers, dict):
+            given |= {field: workers.get(field.rpartition(".")[2]) for field in _WORKERS}
+        for other, fields in _OF_MODE.items():
+            for field in fields:
+                name, value = field.rpartition(".")[2], given.get(field)
+                absent = value is None or value is False
+                if other != mode:
+                    self._foreign.add(field)
+                    if not absent:
+                        self.add("config-combination", f"{name} belongs to mode: {other}", field, found=value)
+                elif absent and field in given and field in _WORKERS:
+                    self._missing(field)
+
     def _value(self, kind: Any, raw: object, field: str) -> Any:
+        section_kinds = [arm for arm in get_args(kind) if isinstance(arm, type) and issubclass(arm, _Section)]
+        if section_kinds:  # a section that may be absent
+            if raw is None:
+                return None
+            (kind,) = section_kinds
         if isinstance(kind, type) and issubclass(kind, _Section):
             section = self.section(kind, raw, field)
             return _BAD if section is None else section
@@ -448,14 +539,15 @@ class _Reader:
             hint = f"did you mean {near[0]}?" if near else ""
             self.add("config-unknown-key", f"{key} is no key of {path or 'a configuration'}", field, hint=hint)
 
-    def _missing(self, field: str, tree: Mapping[Any, object]) -> None:
-        # A disaggregated file has no aggregated worker; that it is disaggregated has been said.
-        if field == _WORKER and ("prefill" in tree or "decode" in tree):
-            return
-        parent, _, name = field.rpartition(".")
-        where = self._where(parent)
-        where = msgspec.structs.replace(where, field=field)
-        self.findings.add(finding("config-missing", f"{name} is required", where=where))
+    def _missing(self, field: str) -> None:
+        self.findings.add(finding("config-missing", f"{field.rpartition('.')[2]} is required", where=self._near(field)))
+
+    def _near(self, field: str) -> Where:
+        """Return where `field` is, or where it would have to be: at the line of its nearest parent in the file."""
+        parent = field
+        while parent and parent not in self._lines and parent not in self._overridden:
+            parent = parent.rpartition(".")[0]
+        return msgspec.structs.replace(self._where(parent), field=field)
 
     def _consistent(self, section: _Section, path: str) -> None:
         """Check what no single field can show."""
@@ -466,19 +558,41 @@ class _Reader:
             field = f"{path}.attention_data"
             self.add("config-unsupported", message, field, found=section.attention_data, wanted="1")
         elif isinstance(section, _Worker):
-            replicas, blocks = section.parallelism.replicas, section.kv_cache.capacity.blocks
-            if replicas * blocks > MAX_BLOCKS_ALL_WORKERS:
-                message = "the pools of all workers together are too large"
-                found, wanted = f"{replicas} × {blocks} blocks", f"at most {MAX_BLOCKS_ALL_WORKERS} blocks in all"
-                self.add("config-value", message, f"{path}.kv_cache.capacity.blocks", found=found, wanted=wanted)
+            where = self._where(f"{path}.kv_cache.capacity.blocks")
+            self._told(too_many_blocks(where, (section.parallelism.replicas, section.kv_cache.capacity.blocks)))
+        elif isinstance(section, _Workers) and section.prefill is not None and section.decode is not None:
+            self._roles(section.prefill, section.decode, path)
+        elif (
+            isinstance(section, _KvTransfer)
+            and section.bandwidth_gb_per_second is not None
+            and section.bytes_per_token is None
+        ):
+            self._told(bandwidth_without_bytes(self._near(f"{path}.bytes_per_token")))
+
+    def _roles(self, prefill: _Worker, decode: _Worker, path: str) -> None:
+        roles = {f"{path}.prefill": prefill, f"{path}.decode": decode}
+        sizes = {
+            f"{role}.kv_cache.block_size": worker.kv_cache.block_size or self._block_size
+            for role, worker in roles.items()
+        }
+        # Where the backend is none, the default is not known.
+        known = {field: size for field, size in sizes.items() if size is not None}
+        if len(known) == len(sizes):
+            self._told(unequal_blocks(self._near(f"{path}.decode.kv_cache.block_size"), known))
+        pools = [(worker.parallelism.replicas, worker.kv_cache.capacity.blocks) for worker in roles.values()]
+        if not any(too_many_blocks(Where(), pool) for pool in pools):  # or else it has been told of one role
+            self._told(too_many_blocks(self._where(f"{path}.decode.kv_cache.capacity.blocks"), *pools))
+
+    def _told(self, problem: Finding | None) -> None:
+        if problem is not None:
+            self.findings.add(problem)
 
     def _timing(self, timing: _Timing, path: str) -> None:
         for name in ("prefill_ms", "decode_ms"):
             given = getattr(timing, name) is not None
             field = f"{path}.{name}"
             if timing.type == "fixed" and not given:
-                where = msgspec.structs.replace(self._where(path), field=field)
-                self.findings.add(finding("config-missing", f"fixed timing needs {name}", where=where))
+                self.findings.add(finding("config-missing", f"fixed timing needs {name}", where=self._near(field)))
             if timing.type == "polynomial" and given:
                 self.add("config-combination", f"polynomial timing has no {name}", field, found=getattr(timing, name))
 

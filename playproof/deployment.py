@@ -1,4 +1,4 @@
-"""What a user says of a deployment and of the load on it: `Deployment`, `Load` and the timing models.
+"""What a user says of a deployment and of the load on it: `Deployment`, `Disaggregated`, `Load`, the timing models.
 
 Milliseconds and tokens, checked when made; `to_spec()` gives the kernel's own form, in nanoseconds.
 The kernel is imported there and not above: it brings the compiler along, which a validation does not need.
@@ -6,15 +6,17 @@ The kernel is imported there and not above: it brings the compiler along, which 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from playproof_spec.findings import Findings, InvalidInput, Where, finding
+from playproof_spec.findings import Finding, Findings, InvalidInput, Where, finding
 from playproof_spec.graph import MAX_TOKENS
 from playproof_spec.units import ms_to_ns
 
 from playproof.fields import (
     MAX_BLOCKS_ALL_WORKERS,
+    Bandwidth,
     Blocks,
     BlockSize,
     Conservativeness,
@@ -29,32 +31,74 @@ from playproof.fields import (
 )
 
 if TYPE_CHECKING:
-    from playproof_kernel.deployment import DeploymentSpec, LoadSpec, Timing
+    from playproof_kernel.deployment import DeploymentSpec, LoadSpec, Timing, WorkerSpec
 
+BackendName = Literal["vllm", "sglang"]
 # `context_length: max`: longer than any prompt and output that a trace may declare.
 UNLIMITED_CONTEXT_TOKENS = 2 * MAX_TOKENS + 1
 # The pool of the stated default: 1,048,576 tokens, so that a request of a million tokens fits.
 DEFAULT_BLOCKS = 16_384
+BYTES_PER_GB = 1e9
 
 
 class InvalidDeployment(InvalidInput):
     """A deployment, a load or a configuration that cannot be simulated; `.findings` say why."""
 
 
+def too_many_blocks(where: Where, *pools: tuple[int, int]) -> Finding | None:
+    """Return a finding if `pools`, each its workers and the blocks of one of them, are too large together."""
+    if sum(workers * blocks for workers, blocks in pools) <= MAX_BLOCKS_ALL_WORKERS:
+        return None
+    return finding(
+        "config-value",
+        "the pools of all workers together are too large",
+        where=where,
+        found=" + ".join(f"{workers} workers × {blocks} blocks" for workers, blocks in pools),
+        wanted=f"at most {MAX_BLOCKS_ALL_WORKERS} blocks in all",
+    )
+
+
+def unequal_blocks(where: Where, sizes: Mapping[str, int]) -> Finding | None:
+    """Return a finding if the roles' block sizes, by the names of their fields, differ."""
+    if len(set(sizes.values())) == 1:
+        return None
+    return finding(
+        "config-combination",
+        "prefill and decode blocks are not of one size",
+        where=where,
+        found=", ".join(f"{field}: {size}" for field, size in sizes.items()),
+        wanted="one size for both",
+        because="A handoff moves blocks one for one, from the prefill worker's pool to the decode worker's.",
+        hint="Give both roles the same block_size.",
+    )
+
+
+def bandwidth_without_bytes(where: Where) -> Finding:
+    """Return the finding on a bandwidth of which nobody knows what it has to carry."""
+    return finding("config-missing", "a bandwidth needs bytes_per_token", where=where)
+
+
+def _refused(*problems: Finding) -> InvalidDeployment:
+    findings = Findings()
+    for problem in problems:
+        findings.add(problem)
+    return InvalidDeployment(findings)
+
+
 class _Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A struct that checks every field when it is made, and tells all that is wrong at once."""
 
     def __post_init__(self) -> None:
-        findings = Findings()
+        problems: list[Finding] = []
         for info in msgspec.structs.fields(self):
             where = Where(field=f"{type(self).__name__}.{info.name}")
             value, problem = check(info.type, getattr(self, info.name), where)
             if problem is not None:
-                findings.add(problem)
+                problems.append(problem)
             else:
                 msgspec.structs.force_setattr(self, info.name, value)
-        if findings.errors:
-            raise InvalidDeployment(findings)
+        if problems:
+            raise _refused(*problems)
 
 
 class FixedTiming(_Checked, frozen=True, kw_only=True, tag="fixed", tag_field="type"):
@@ -77,8 +121,48 @@ class PolynomialTiming(_Checked, frozen=True, kw_only=True, tag="polynomial", ta
     """
 
 
-class Deployment(_Checked, frozen=True, kw_only=True):
-    """Aggregated workers, all alike, behind a round-robin router.
+class RoleWorkers(_Checked, frozen=True, kw_only=True):
+    """Workers, all alike, behind a round-robin router: what the aggregated deployment and each role have in common.
+
+    :class:`Deployment` says what each field means.
+    """
+
+    workers: Workers = 1
+    blocks: Blocks = DEFAULT_BLOCKS
+    block_size: BlockSize = 64
+    prefix_caching: bool = True
+    max_batched_tokens: Positive = 8192
+    max_sequences: Sequences = 256
+    chunked_prefill_size: Positive = 8192
+    max_prefill_tokens: Positive = 16384
+    schedule_conservativeness: Conservativeness = 1.0
+    timing: FixedTiming | PolynomialTiming = FixedTiming()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problem = too_many_blocks(Where(field=f"{type(self).__name__}.blocks"), (self.workers, self.blocks))
+        if problem is not None:
+            raise _refused(problem)
+
+    def _worker_spec(self, backend: BackendName) -> WorkerSpec:
+        from playproof_kernel.deployment import Backend, WorkerSpec
+
+        return WorkerSpec(
+            blocks=self.blocks,
+            block_size=self.block_size,
+            max_batched_tokens=self.max_batched_tokens,
+            max_sequences=self.max_sequences,
+            prefix_caching=self.prefix_caching,
+            timing=_timing_spec(self.timing),
+            backend=Backend[backend.upper()],
+            chunked_prefill_size=self.chunked_prefill_size,
+            max_prefill_tokens=self.max_prefill_tokens,
+            schedule_conservativeness=self.schedule_conservativeness,
+        )
+
+
+class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_field="mode"):
+    """Aggregated workers, all alike, behind a round-robin router. For prefill/decode see :class:`Disaggregated`.
 
     Attributes
     ----------
@@ -115,40 +199,20 @@ class Deployment(_Checked, frozen=True, kw_only=True):
     'max'
     """
 
-    backend: Literal["vllm", "sglang"] = "vllm"
-    workers: Workers = 1
-    blocks: Blocks = DEFAULT_BLOCKS
-    block_size: BlockSize = 64
-    prefix_caching: bool = True
-    max_batched_tokens: Positive = 8192
-    max_sequences: Sequences = 256
-    chunked_prefill_size: Positive = 8192
-    max_prefill_tokens: Positive = 16384
-    schedule_conservativeness: Conservativeness = 1.0
+    backend: BackendName = "vllm"
     context_length: ContextLength = "max"
-    timing: FixedTiming | PolynomialTiming = FixedTiming()
     model: str | None = None
     hardware: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.workers * self.blocks > MAX_BLOCKS_ALL_WORKERS:
-            findings = Findings()
-            findings.add(
-                finding(
-                    "config-value",
-                    "the pools of all workers together are too large",
-                    where=Where(field="Deployment.blocks"),
-                    found=f"{self.workers} workers × {self.blocks} blocks",
-                    wanted=f"at most {MAX_BLOCKS_ALL_WORKERS} blocks in all",
-                )
-            )
-            raise InvalidDeployment(findings)
 
     @property
     def context_tokens(self) -> int:
         """The context limit in tokens, also where it is "max"."""
-        return UNLIMITED_CONTEXT_TOKENS if self.context_length == "max" else self.context_length
+        return _context_tokens(self.context_length)
+
+    @property
+    def roles(self) -> dict[str, RoleWorkers]:
+        """The workers by their role: here all of them are "aggregated"."""
+        return {"aggregated": self}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the deployment as JSON values."""
@@ -157,21 +221,146 @@ class Deployment(_Checked, frozen=True, kw_only=True):
 
     def to_spec(self) -> DeploymentSpec:
         """Return the kernel's form."""
-        from playproof_kernel.deployment import Backend, DeploymentSpec, WorkerSpec
+        from playproof_kernel.deployment import DeploymentSpec
 
-        worker = WorkerSpec(
-            blocks=self.blocks,
-            block_size=self.block_size,
-            max_batched_tokens=self.max_batched_tokens,
-            max_sequences=self.max_sequences,
-            prefix_caching=self.prefix_caching,
-            timing=_timing_spec(self.timing),
-            backend=Backend[self.backend.upper()],
-            chunked_prefill_size=self.chunked_prefill_size,
-            max_prefill_tokens=self.max_prefill_tokens,
-            schedule_conservativeness=self.schedule_conservativeness,
-        )
+        worker = self._worker_spec(self.backend)
         return DeploymentSpec(workers=self.workers, worker=worker, context_length=self.context_tokens)
+
+
+class PrefillRole(RoleWorkers, frozen=True, kw_only=True):
+    """The workers that compute prompts, in a :class:`Disaggregated` deployment.
+
+    The fields are those of :class:`Deployment` that speak of workers. `max_sequences` is 1 unless given: one prompt
+    after the other.
+    """
+
+    max_sequences: Sequences = 1
+
+
+class DecodeRole(RoleWorkers, frozen=True, kw_only=True):
+    """The workers that generate, in a :class:`Disaggregated` deployment; the fields are those of `PrefillRole`."""
+
+
+class Transfer(_Checked, frozen=True, kw_only=True):
+    """How a prompt's KV gets from its prefill worker to its decode worker. Transfers do not slow each other.
+
+    Attributes
+    ----------
+    bandwidth_gb_per_second : float or None
+        Of each transfer, in 10⁹ bytes per second; None moves everything at once.
+    bytes_per_token : int or None
+        What one token's KV weighs; a bandwidth needs it.
+    timing_mode : "destination_missing" or "full_prompt"
+        Whether the blocks that the destination lacks are moved, or all tokens of the prompt.
+
+    Raises
+    ------
+    InvalidDeployment
+        When a field is out of range or of the wrong type, or a bandwidth has no `bytes_per_token`.
+    """
+
+    bandwidth_gb_per_second: Bandwidth | None = None
+    bytes_per_token: Positive | None = None
+    timing_mode: Literal["destination_missing", "full_prompt"] = "destination_missing"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bandwidth_gb_per_second is not None and self.bytes_per_token is None:
+            raise _refused(bandwidth_without_bytes(Where(field="Transfer.bytes_per_token")))
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """The bandwidth, in bytes per second."""
+        return None if self.bandwidth_gb_per_second is None else self.bandwidth_gb_per_second * BYTES_PER_GB
+
+
+class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", tag_field="mode"):
+    """Prefill workers and decode workers, each role behind a round-robin router of its own.
+
+    Attributes
+    ----------
+    backend : "vllm" or "sglang"
+        Whose scheduler, cache and handoff both roles run: vLLM reserves at the destination after the prefill, SGLang
+        before it.
+    prefill : PrefillRole
+    decode : DecodeRole
+        Its blocks are as large as the prefill role's, since they move one for one.
+    transfer : Transfer
+    context_length : int or "max"
+        Tokens of prompt and output that a request may have; "max" sets no limit.
+    model, hardware : str or None
+        Labels that reports repeat; they change nothing.
+
+    Raises
+    ------
+    InvalidDeployment
+        When a field is of the wrong type, the roles' blocks differ in size, or the pools are too large together.
+
+    Examples
+    --------
+    >>> pair = Disaggregated(prefill=PrefillRole(workers=4), transfer=Transfer(timing_mode="full_prompt"))
+    >>> pair.prefill.workers, pair.prefill.max_sequences, pair.decode.workers, pair.decode.max_sequences
+    (4, 1, 1, 256)
+    """
+
+    backend: BackendName = "vllm"
+    prefill: PrefillRole = PrefillRole()
+    decode: DecodeRole = DecodeRole()
+    transfer: Transfer = Transfer()
+    context_length: ContextLength = "max"
+    model: str | None = None
+    hardware: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes = {f"Disaggregated.{name}.block_size": role.block_size for name, role in self.roles.items()}
+        pools = [(role.workers, role.blocks) for role in self.roles.values()]
+        problems = (
+            unequal_blocks(Where(field="Disaggregated.decode.block_size"), sizes),
+            too_many_blocks(Where(field="Disaggregated.decode.blocks"), *pools),
+        )
+        found = [problem for problem in problems if problem is not None]
+        if found:
+            raise _refused(*found)
+
+    @property
+    def context_tokens(self) -> int:
+        """The context limit in tokens, also where it is "max"."""
+        return _context_tokens(self.context_length)
+
+    @property
+    def roles(self) -> dict[str, RoleWorkers]:
+        """The workers by their role: "prefill", then "decode"."""
+        return {"prefill": self.prefill, "decode": self.decode}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the deployment as JSON values."""
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
+
+    def to_spec(self) -> DeploymentSpec:
+        """Return the kernel's form."""
+        from playproof_kernel.deployment import DecodeSpec, DeploymentSpec, TransferSpec
+
+        transfer = TransferSpec(
+            # Without a bandwidth nothing weighs anything.
+            bytes_per_token=self.transfer.bytes_per_token or 0,
+            bytes_per_second=self.transfer.bytes_per_second,
+            full_prompt=self.transfer.timing_mode == "full_prompt",
+        )
+        return DeploymentSpec(
+            workers=self.prefill.workers,
+            worker=self.prefill._worker_spec(self.backend),
+            context_length=self.context_tokens,
+            decode=DecodeSpec(self.decode.workers, self.decode._worker_spec(self.backend), transfer),
+        )
+
+
+AnyDeployment = Deployment | Disaggregated
+
+
+def _context_tokens(context_length: int | str) -> int:
+    return UNLIMITED_CONTEXT_TOKENS if isinstance(context_length, str) else context_length
 
 
 def _timing_spec(timing: FixedTiming | PolynomialTiming) -> Timing:

@@ -23,6 +23,7 @@ MAX_SEQUENCES = 2**16
 MAX_LANES = 2**20
 MAX_PASS_MS = 3_600_000.0
 SPEEDUP_MIN, SPEEDUP_MAX = 1e-6, 1e6
+BANDWIDTH_MIN, BANDWIDTH_MAX = 1e-6, 1e6
 
 Workers = Annotated[int, Meta(ge=1, le=MAX_WORKERS, description=f"a whole number from 1 to {MAX_WORKERS}")]
 Positive = Annotated[int, Meta(ge=1, le=MAX_TOKENS, description="a whole number ≥ 1")]
@@ -33,6 +34,10 @@ Lanes = Annotated[int, Meta(ge=1, le=MAX_LANES, description=f"a whole number fro
 PassMs = Annotated[float, Meta(ge=0, le=MAX_PASS_MS, description=f"milliseconds from 0 to {MAX_PASS_MS:.0f}")]
 Speedup = Annotated[
     float, Meta(ge=SPEEDUP_MIN, le=SPEEDUP_MAX, description=f"a number from {SPEEDUP_MIN:g} to {SPEEDUP_MAX:g}")
+]
+Bandwidth = Annotated[
+    float,
+    Meta(ge=BANDWIDTH_MIN, le=BANDWIDTH_MAX, description=f"GB per second from {BANDWIDTH_MIN:g} to {BANDWIDTH_MAX:g}"),
 ]
 Conservativeness = Annotated[float, Meta(gt=0, le=1000, description="a number above 0, up to 1000")]
 ContextLength = Positive | Literal["max"]

@@ -1,4 +1,4 @@
-"""What a deployment makes of a graph before anything runs: requests it must reject, and times past the clock's end."""
+"""What a deployment makes of a graph before anything runs: requests it cannot complete, times past the clock's end."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import math
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph
 from playproof_spec.places import place
 from playproof_spec.units import HORIZON_MS
 
-from playproof.deployment import Deployment, FixedTiming, Load
+from playproof.deployment import AnyDeployment, Disaggregated, FixedTiming, Load, RoleWorkers
 
 # Bounds on the polynomial timing model (docs/configuration.md): its constant parts, and its slope at a given batch.
 POLYNOMIAL_PASS_MS = 16.51 + 34.1
 POLYNOMIAL_MS_PER_TOKEN = 0.0152
 POLYNOMIAL_MS_PER_TOKEN_SQUARED = 4.21e-7
+MS_PER_S = 1000.0
 # By backend: its name, and the settings that belong to the other one.
 FOREIGN_SETTINGS = {
     "vllm": ("vLLM", ("chunked_prefill_size", "max_prefill_tokens", "schedule_conservativeness")),
@@ -24,19 +26,19 @@ FOREIGN_SETTINGS = {
 }
 
 
-def fit(graph: Graph, deployment: Deployment, load: Load) -> Findings:
-    """Say which requests can never run on `deployment`, and whether the replay could outlast the clock.
+def fit(graph: Graph, deployment: AnyDeployment, load: Load) -> Findings:
+    """Say which requests can never complete on `deployment`, and whether the replay could outlast the clock.
 
     Parameters
     ----------
     graph : Graph
-    deployment : Deployment
+    deployment : Deployment or Disaggregated
     load : Load
 
     Returns
     -------
     Findings
-        A warning for each request that will be rejected and each setting without effect, an error when the clock
+        A warning for each request that cannot complete and each setting without effect, an error when the clock
         could end first.
 
     Notes
@@ -50,57 +52,90 @@ def fit(graph: Graph, deployment: Deployment, load: Load) -> Findings:
     return findings
 
 
-def _no_effect(deployment: Deployment, findings: Findings) -> None:
+def _no_effect(deployment: AnyDeployment, findings: Findings) -> None:
     """Name the scheduler settings that the chosen backend passes over: its own rules know no such budget."""
     backend, foreign = FOREIGN_SETTINGS[deployment.backend]
-    for info in msgspec.structs.fields(Deployment):
-        value = getattr(deployment, info.name)
-        if info.name in foreign and value != info.default:
-            where = Where(field=f"scheduler.{info.name}")
-            message = f"{info.name} means nothing to {backend}"
-            findings.add(finding("config-no-effect", message, where=where, found=str(value)))
+    for role, workers in deployment.roles.items():
+        for info in msgspec.structs.fields(workers):
+            value = getattr(workers, info.name)
+            if info.name in foreign and value != info.default:
+                where = Where(field=f"engine.workers.{role}.scheduler.{info.name}")
+                message = f"{info.name} means nothing to {backend}"
+                findings.add(finding("config-no-effect", message, where=where, found=str(value)))
 
 
-def _never_fits(graph: Graph, deployment: Deployment, findings: Findings) -> None:
-    lengths = graph.input_length
-    blocks = -(-lengths // deployment.block_size)
-    for index in np.flatnonzero((lengths >= deployment.context_tokens) | (blocks > deployment.blocks)).tolist():
-        length = int(lengths[index])
-        if length >= deployment.context_tokens:
-            wanted = f"less than the context of {deployment.context_tokens} tokens"
-        else:
-            wanted = f"at most {deployment.blocks} blocks of {deployment.block_size} tokens"
-        where, found = place(graph, index, "input_length"), f"{length} tokens"
-        message = "this deployment rejects the request, and its play fails there"
+def _never_fits(graph: Graph, deployment: AnyDeployment, findings: Findings) -> None:
+    """Name the requests that no schedule lets complete.
+
+    A prompt needs room in the pool of each role. Where tokens are generated, the KV of all of them but the last lies in
+    the pool at once before the last one comes, however much of it was found in cache. SGLang turns down more than this
+    for the output that it keeps room for; how much depends on what is cached when the request's turn comes, so no claim
+    is made of it.
+    """
+    context, inputs = deployment.context_tokens, graph.input_length
+    outputs = np.clip(graph.output_length, 0, np.maximum(context - inputs, 0))
+    grown = inputs + np.maximum(outputs - 1, 0)
+    never: dict[int, tuple[str, str, str, str]] = {}
+
+    def tell(which: npt.NDArray[np.bool_], message: str, wanted: str, *, output: bool = False) -> None:
+        for index in np.flatnonzero(which).tolist():
+            found, field = f"{inputs[index]} tokens", "input_length"
+            if output:
+                found, field = f"{found} and {outputs[index]} of output", "output_length"
+            never.setdefault(index, (field, message, found, wanted))
+
+    rejects = "this deployment rejects the request, and its play fails there"
+    tell(inputs >= context, rejects, f"less than the context of {context} tokens")
+    for role, workers in deployment.roles.items():
+        pool = "" if role == "aggregated" else f" in the pool of a {role} worker"
+        wanted = f"at most {workers.blocks} blocks of {workers.block_size} tokens{pool}"
+        over = -(-inputs // workers.block_size) > workers.blocks
+        tell(over, "the handoff of the request fails, and its play with it" if role == "decode" else rejects, wanted)
+        if role != "prefill":
+            outgrown = -(-grown // workers.block_size) > workers.blocks
+            tell(outgrown, "the request outgrows its pool and fails, and its play with it", wanted, output=True)
+    for index, (field, message, found, wanted) in sorted(never.items()):
+        where = place(graph, index, field)
         findings.add(finding("request-never-fits", message, where=where, found=found, wanted=wanted))
 
 
-def _clock(graph: Graph, deployment: Deployment, load: Load, findings: Findings) -> None:
-    """Compare an upper bound of the run's end with the horizon: all floors, delays and passes one after another."""
+def _clock(graph: Graph, deployment: AnyDeployment, load: Load, findings: Findings) -> None:
+    """Compare an upper bound of the run's end with the horizon: all floors, delays and work one after another."""
     floors = math.fsum(float(np.ptp(graph.not_before_ms[play.nodes])) for play in graph.plays if len(play.nodes))
     latest = float(graph.not_before_ms.max(initial=0.0))
     authored = (latest + floors + math.fsum(graph.edge_delay_ms.tolist())) / load.speedup
-    served = _passes_ms(graph, deployment)
+    served = math.fsum(_passes_ms(graph, deployment.backend, role, each) for role, each in deployment.roles.items())
+    if isinstance(deployment, Disaggregated):
+        served += _transfers_ms(graph, deployment)
     if authored + served >= HORIZON_MS:
-        found = f"up to {authored:.3g} ms of floors and delays and {served:.3g} ms of passes"
+        found = f"up to {authored:.3g} ms of floors and delays and {served:.3g} ms of service"
         message = "the replay could run past the end of the clock"
         findings.add(finding("clock-horizon", message, found=found, wanted=f"less than {HORIZON_MS:.3g} ms in all"))
 
 
-def _passes_ms(graph: Graph, deployment: Deployment) -> float:
-    """Return what all passes can cost at most, as long as nothing is preempted.
+def _passes_ms(graph: Graph, backend: str, role: str, workers: RoleWorkers) -> float:
+    """Return what all passes of a role can cost at most, as long as nothing is preempted.
 
     Every pass uses up its token budget, ends a prompt, or generates a token.
     """
-    sglang = deployment.backend == "sglang"
     # A chunk is cut to whole pages.
-    chunk = max(deployment.chunked_prefill_size - deployment.block_size, 1)
-    budget = min(chunk, deployment.max_prefill_tokens) if sglang else deployment.max_batched_tokens
-    prompts = int(graph.input_length.sum())
-    passes = prompts / budget + graph.node_count + int(graph.output_length.sum())
-    timing = deployment.timing
+    chunk = max(workers.chunked_prefill_size - workers.block_size, 1)
+    budget = min(chunk, workers.max_prefill_tokens) if backend == "sglang" else workers.max_batched_tokens
+    prompts = int(graph.input_length.sum()) if role != "decode" else 0
+    outputs = int(graph.output_length.sum()) if role != "prefill" else 0
+    passes = prompts / budget + graph.node_count + outputs
+    timing = workers.timing
     if isinstance(timing, FixedTiming):
         return passes * (timing.prefill_ms + timing.decode_ms)
     batch = min(budget, prompts)
     per_token = POLYNOMIAL_MS_PER_TOKEN + POLYNOMIAL_MS_PER_TOKEN_SQUARED * batch
     return passes * POLYNOMIAL_PASS_MS + prompts * per_token
+
+
+def _transfers_ms(graph: Graph, deployment: Disaggregated) -> float:
+    """Return what all transfers can cost at most: whole prompts, in whole blocks."""
+    transfer = deployment.transfer
+    if transfer.bytes_per_second is None or transfer.bytes_per_token is None:
+        return 0.0
+    tokens = int(graph.input_length.sum()) + graph.node_count * deployment.decode.block_size
+    return tokens * transfer.bytes_per_token / transfer.bytes_per_second * MS_PER_S

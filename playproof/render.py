@@ -148,6 +148,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         ("output throughput", _rate(report["output_throughput_tok_s"])),
         ("prompt tokens reused", f"{report['first_admission_prefix_cache_reused_ratio']:.1%} at first admission"),
         ("forward passes", f"{report['forward_passes']:,}"),
+        *_roles(report["roles"]),
         ("replayed in", f"{report['wall_time_ms'] / 1000:,.2f} s"),
     )
     for name, value in rows:
@@ -200,6 +201,20 @@ def print_inspection(console: Console, figures: Mapping[str, Any]) -> None:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.1f}" if value % 1 else f"{value:,.0f}"
+
+
+def _roles(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return a row a role where there are several."""
+    if len(roles) == 1:
+        return []
+    return [
+        (f"{name} workers", f"{role['workers']:,}, busy {_busy(role)}, {role['forward_passes']:,} passes")
+        for name, role in roles.items()
+    ]
+
+
+def _busy(role: Mapping[str, Any]) -> str:
+    return f"{role['busy_seconds'] / role['worker_seconds']:.1%}" if role["worker_seconds"] else "–"
 
 
 def _counts(report: Mapping[str, Any], *names: str) -> str:

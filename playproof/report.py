@@ -23,7 +23,7 @@ from playproof_spec.machines import NodeState, PlayState, RequestState
 from playproof_spec.units import NS_PER_MS
 
 from playproof.config import configuration_digest
-from playproof.deployment import Deployment, Load
+from playproof.deployment import AnyDeployment, Disaggregated, Load
 from playproof.figures import Summary, ratio, summarize, summarize_weighted
 from playproof.files import write_whole
 from playproof.requests import TERMINAL_STATUS, RequestColumns, to_ms
@@ -36,6 +36,8 @@ REPORT_SCHEMA = "playproof.report.v1"
 MS_PER_S = 1000.0
 # Lines of requests.jsonl that are encoded together.
 LINES_PER_CHUNK = 2000
+# The ledger's word for what did not happen.
+NEVER_NS = -1
 
 PLAY_STATUS = {
     PlayState.COMPLETED: "completed",
@@ -71,7 +73,7 @@ class Report:
     proven : ProvenGraph
     ledger : Ledger
         Of the replay of `proven` on `deployment` under `load`.
-    deployment : Deployment
+    deployment : Deployment or Disaggregated
     load : Load
     findings : Findings, optional
         What the deployment made of the graph.
@@ -92,7 +94,7 @@ class Report:
         self,
         proven: ProvenGraph,
         ledger: Ledger,
-        deployment: Deployment,
+        deployment: AnyDeployment,
         load: Load,
         *,
         findings: Findings | None = None,
@@ -106,7 +108,7 @@ class Report:
         self.findings = Findings()
         self.wall_time_ms = wall_time_ms
         self.per_request = per_request
-        self._columns = RequestColumns(proven.graph, ledger)
+        self._columns = RequestColumns(proven.graph, ledger, disaggregated=isinstance(deployment, Disaggregated))
         self.trajectories = _trajectories(ledger)
         for item in proven.findings:
             self.findings.add(item)
@@ -232,7 +234,9 @@ class Report:
         completed = columns.completed
         inputs = int(self.proven.graph.input_length[columns.node[completed]].sum())
         outputs = int(columns.output[completed].sum())
-        span_s = ledger.end_ns / NS_PER_MS / MS_PER_S
+        roles = self._roles()
+        # An aggregated worker counts as one that decodes.
+        decoding = roles.get("decode") or roles["aggregated"]
         return {
             "first_admission_prefix_cache_reused_ratio": _share(columns.first_reused[completed], inputs),
             "prefix_cache_reused_ratio": _share(columns.last_reused[completed], inputs),
@@ -241,10 +245,26 @@ class Report:
             "forward_passes": int(ledger.passes.sum()),
             "preemptions": int(ledger.preemptions.sum()),
             "evicted_blocks": int(ledger.evictions.sum()),
-            "prefill_worker_seconds": 0.0,
-            "decode_worker_seconds": self.deployment.workers * span_s,
-            "busy_worker_seconds": int(ledger.busy_ns.sum()) / NS_PER_MS / MS_PER_S,
+            "prefill_worker_seconds": roles["prefill"]["worker_seconds"] if "prefill" in roles else 0.0,
+            "decode_worker_seconds": decoding["worker_seconds"],
+            "busy_worker_seconds": _seconds(ledger.busy_ns),
+            "roles": roles,
         }
+
+    def _roles(self) -> dict[str, dict[str, Any]]:
+        """Return what each role's workers did, together and one by one."""
+        ledger, begin = self.ledger, 0
+        roles = {}
+        for name, role in self.deployment.roles.items():
+            workers = range(begin, begin + role.workers)
+            begin += role.workers
+            roles[name] = {
+                "workers": role.workers,
+                "worker_seconds": role.workers * ledger.end_ns / NS_PER_MS / MS_PER_S,
+                **_work(ledger, slice(workers.start, workers.stop)),
+                "each": [_work(ledger, slice(worker, worker + 1)) for worker in workers],
+            }
+        return roles
 
     def _provenance(self) -> dict[str, Any]:
         graph, certificate = self.proven.graph, self.proven.certificate
@@ -297,7 +317,11 @@ class Report:
 
     def _outcomes(self) -> list[dict[str, Any]]:
         graph, ledger = self.proven.graph, self.ledger
-        last, settled = to_ms(ledger.play_last_terminal_ns), to_ms(ledger.play_settled_ns)
+        # A prefill worker may hold blocks of a play that is over and whose lane is free: it settles when they are back.
+        settled_ns = ledger.play_settled_ns.copy()
+        np.maximum.at(settled_ns, graph.node_play, ledger.source_released_ns)
+        settled_ns[ledger.play_settled_ns < 0] = NEVER_NS
+        last, settled = to_ms(ledger.play_last_terminal_ns), to_ms(settled_ns)
         outcomes = []
         for ordinal, play in enumerate(graph.plays):
             lane, failed = int(ledger.play_lane[ordinal]), int(ledger.play_failed_node[ordinal])
@@ -343,6 +367,21 @@ def _trajectories(ledger: Ledger) -> Trajectories:
         incomplete=started - int(np.count_nonzero(completed)),
         e2e_latency_ms=np.where(completed, spans, np.nan),
     )
+
+
+def _work(ledger: Ledger, workers: slice) -> dict[str, Any]:
+    return {
+        "busy_seconds": _seconds(ledger.busy_ns[workers]),
+        "forward_passes": int(ledger.passes[workers].sum()),
+        "prefill_tokens": int(ledger.prefill_tokens[workers].sum()),
+        "decode_tokens": int(ledger.decode_tokens[workers].sum()),
+        "preemptions": int(ledger.preemptions[workers].sum()),
+        "evicted_blocks": int(ledger.evictions[workers].sum()),
+    }
+
+
+def _seconds(times_ns: npt.NDArray[np.int64]) -> float:
+    return int(times_ns.sum()) / NS_PER_MS / MS_PER_S
 
 
 def _named(name: str, summary: Summary) -> dict[str, float | None]:

@@ -26,6 +26,9 @@ TERMINAL_STATUS = {
     RequestState.CANCELED: "canceled",
 }
 
+# Names of the pools in an admission history.
+POOL, PREFILL_POOL, DECODE_POOL = "agg", "prefill", "decode"
+
 # A finite replay measures from its first request on: it is all profile, without preparation.
 PHASE = "profile"
 
@@ -37,7 +40,8 @@ REQUEST_DTYPE = np.dtype(
         ("node", np.int32),
         ("play_ordinal", np.int32),
         ("lane", np.int32),
-        ("worker", np.int32),
+        ("prefill_worker_idx", np.int32),
+        ("decode_worker_idx", np.int32),
         ("terminal_status", "U9"),
         ("input_length", np.int64),
         ("output_length", np.int64),
@@ -47,6 +51,10 @@ REQUEST_DTYPE = np.dtype(
         ("first_token_ms", np.float64),
         ("last_token_ms", np.float64),
         ("terminal_time_ms", np.float64),
+        ("source_held_ms", np.float64),
+        ("destination_reserved_ms", np.float64),
+        ("destination_activated_ms", np.float64),
+        ("source_released_ms", np.float64),
         ("ttft_ms", np.float64),
         ("ttst_ms", np.float64),
         ("tpot_ms", np.float64),
@@ -55,6 +63,8 @@ REQUEST_DTYPE = np.dtype(
         ("readmission_count", np.int32),
     ]
 )
+# Columns in which -1 stands for none.
+MAY_BE_NONE = frozenset({"lane", "prefill_worker_idx", "decode_worker_idx"})
 
 
 def to_ms(times_ns: Int64) -> Float64:
@@ -68,6 +78,13 @@ class RequestColumns:
     Rows are in the order of plays, and within a play in the order of its file; nodes that were never dispatched have
     no row.
 
+    Parameters
+    ----------
+    graph : Graph
+    ledger : Ledger
+    disaggregated : bool
+        Whether the ledger is of a prefill/decode deployment.
+
     Attributes
     ----------
     node : Int32, shape (rows,)
@@ -79,12 +96,15 @@ class RequestColumns:
     ttft_ms, ttst_ms, tpot_ms, e2e_ms : Float64, shape (rows,)
         NaN where the request has no such figure: TTFT and E2E need one output token, TTST and TPOT two.
     first_reused, last_reused : Int64, shape (rows,)
-        Prompt tokens found in cache at the first and at the last admission.
+        Prompt tokens found in cache at the first admission, and at the last one to a worker that computes prompts.
+    readmissions : Int64, shape (rows,)
+        Admissions after the first of their role.
     """
 
-    def __init__(self, graph: Graph, ledger: Ledger) -> None:
+    def __init__(self, graph: Graph, ledger: Ledger, *, disaggregated: bool = False) -> None:
         self._graph = graph
         self._ledger = ledger
+        self._disaggregated = disaggregated
         nodes = [play.nodes for play in graph.plays]
         order = np.concatenate(nodes) if nodes else np.empty(0, dtype=np.int32)
         self.node: Int32 = order[ledger.dispatched_ns[order] >= 0].astype(np.int32)
@@ -106,14 +126,21 @@ class RequestColumns:
         sorted_nodes = ledger.admission_node[self._by_node]
         self._begin = np.searchsorted(sorted_nodes, node, side="left")
         self._end = np.searchsorted(sorted_nodes, node, side="right")
-        self.first_reused = self._reused_at(self._begin)
-        self.last_reused = self._reused_at(self._end - 1)
+        self.first_reused, _ = self._reused(self._by_node)
+        _, self.last_reused = self._reused(self._by_node[~ledger.admission_decode[self._by_node]])
+        again = ledger.admission_node[ledger.admission_pool_ordinal > 0]
+        self.readmissions: Int64 = np.bincount(again, minlength=graph.node_count)[node]
 
-    def _reused_at(self, place: npt.NDArray[np.intp]) -> Int64:
-        reused = np.zeros(len(self.node), dtype=np.int64)
-        admitted = self._end > self._begin
-        reused[admitted] = self._ledger.admission_reused[self._by_node[place[admitted]]]
-        return reused
+    def _reused(self, admissions: npt.NDArray[np.intp]) -> tuple[Int64, Int64]:
+        """Return the tokens reused at each row's first and last of `admissions`, which are sorted by node."""
+        nodes = self._ledger.admission_node[admissions]
+        begin = np.searchsorted(nodes, self.node, side="left")
+        end = np.searchsorted(nodes, self.node, side="right")
+        first, last = np.zeros((2, len(self.node)), dtype=np.int64)
+        admitted = end > begin
+        first[admitted] = self._ledger.admission_reused[admissions[begin[admitted]]]
+        last[admitted] = self._ledger.admission_reused[admissions[end[admitted] - 1]]
+        return first, last
 
     def count(self, state: RequestState) -> int:
         """Return how many requests ended in `state`."""
@@ -129,7 +156,9 @@ class RequestColumns:
         rows["node"] = node
         rows["play_ordinal"] = self.play
         rows["lane"] = ledger.play_lane[self.play]
-        rows["worker"] = ledger.worker[node]
+        # An aggregated worker does both parts; it is named where the answer comes from.
+        rows["prefill_worker_idx"] = ledger.worker[node] if self._disaggregated else -1
+        rows["decode_worker_idx"] = ledger.decode_worker[node] if self._disaggregated else ledger.worker[node]
         rows["terminal_status"] = [TERMINAL_STATUS.get(RequestState(i), "") for i in self.state.tolist()]
         rows["input_length"] = graph.input_length[node]
         rows["output_length"] = self.output
@@ -139,23 +168,25 @@ class RequestColumns:
         rows["first_token_ms"] = to_ms(ledger.first_token_ns[node])
         rows["last_token_ms"] = to_ms(ledger.last_token_ns[node])
         rows["terminal_time_ms"] = to_ms(ledger.terminal_ns[node])
+        rows["source_held_ms"] = to_ms(ledger.source_held_ns[node])
+        rows["destination_reserved_ms"] = to_ms(ledger.destination_reserved_ns[node])
+        rows["destination_activated_ms"] = to_ms(ledger.destination_activated_ns[node])
+        rows["source_released_ms"] = to_ms(ledger.source_released_ns[node])
         rows["ttft_ms"] = self.ttft_ms
         rows["ttst_ms"] = self.ttst_ms
         rows["tpot_ms"] = self.tpot_ms
         rows["e2e_latency_ms"] = self.e2e_ms
         rows["first_admission_reused_input_tokens"] = self.first_reused
-        rows["readmission_count"] = np.maximum(self._end - self._begin - 1, 0)
+        rows["readmission_count"] = self.readmissions
         return rows
 
     def dicts(self) -> Iterator[dict[str, Any]]:
         """Yield one row after the other as JSON values, the lines of requests.jsonl."""
         graph = self._graph
         rows = self.array()
-        names = [name for name in REQUEST_DTYPE.names or () if name not in ("node", "worker")]
+        names = [name for name in REQUEST_DTYPE.names or () if name != "node"]
         models = [graph.models[i] for i in graph.node_model[self.node].tolist()]
-        workers = rows["worker"].tolist()
-        columns = [_nullable(rows[name]) for name in names]
-        lanes = [None if lane < 0 else lane for lane in rows["lane"].tolist()]
+        columns = [_nullable(rows[name], may_be_none=name in MAY_BE_NONE) for name in names]
         for row, values in enumerate(zip(*columns, strict=True)):
             known = dict(zip(names, values, strict=True))
             reused = known["first_admission_reused_input_tokens"]
@@ -165,20 +196,12 @@ class RequestColumns:
                 # The trace's own id. A finite replay runs each request once, under that id.
                 "source_request_id": request_id,
                 **known,
-                "lane": lanes[row],
                 "phase": PHASE,
                 "model": models[row],
                 "arrival_time_ms": known["dispatched_at_ms"],
-                # An aggregated worker does both parts; it is named where the answer comes from.
-                "prefill_worker_idx": None,
-                "decode_worker_idx": None if workers[row] < 0 else workers[row],
                 "first_admission_g1_reused_input_tokens": reused,
                 "first_admission_host_reused_input_tokens": 0,
                 "admission_history": self._history(row),
-                "source_held_ms": None,
-                "destination_reserved_ms": None,
-                "destination_activated_ms": None,
-                "source_released_ms": None,
             }
 
     def _history(self, row: int) -> list[dict[str, Any]]:
@@ -187,13 +210,15 @@ class RequestColumns:
         for ordinal, place in enumerate(range(int(self._begin[row]), int(self._end[row]))):
             admission = int(self._by_node[place])
             reused = int(ledger.admission_reused[admission])
+            before = int(ledger.admission_pool_ordinal[admission])
+            role = DECODE_POOL if ledger.admission_decode[admission] else PREFILL_POOL
             history.append(
                 {
                     "admission_ordinal": ordinal,
-                    "pool": "agg",
-                    "pool_admission_ordinal": int(ledger.admission_pool_ordinal[admission]),
+                    "pool": role if self._disaggregated else POOL,
+                    "pool_admission_ordinal": before,
                     "at_ms": int(ledger.admission_at_ns[admission]) / NS_PER_MS,
-                    "is_readmission": ordinal > 0,
+                    "is_readmission": before > 0,
                     "reused_input_tokens": reused,
                     "g1_reused_input_tokens": reused,
                     "host_reused_input_tokens": 0,
@@ -206,8 +231,10 @@ def _where(wanted: Bool, values: Float64) -> Float64:
     return np.where(wanted, values, np.nan)
 
 
-def _nullable(column: npt.NDArray[Any]) -> list[Any]:
+def _nullable(column: npt.NDArray[Any], *, may_be_none: bool) -> list[Any]:
     values: list[Any] = column.tolist()
+    if may_be_none:
+        return [None if value < 0 else value for value in values]
     if column.dtype == np.float64:
         return [None if value != value else value for value in values]
     return values

@@ -57,8 +57,34 @@ LIVE = np.dtype(
         ("leaf", np.int64),  # SGLang: the node of the radix tree that ends its cached pages
         ("worker", np.int64),
         ("pending", np.int64),  # incoming edges that have not fired
-        ("next", np.int64),  # link in a waiting queue or an outcome list
+        ("next", np.int64),  # link in the waiting queue, the outcome list, or another queue of its worker
         ("admissions", np.int64),
+    ],
+    align=True,
+)
+
+# An engine request, as the handoff and cancellations change it: what passes seldom look at.
+TICKET = np.dtype(
+    [
+        ("action", np.int64),  # what waits to be done for it: an `Action`
+        ("next", np.int64),  # link in a queue of actions
+        ("hold", np.int64),  # a `Hold`
+        ("order", np.int64),  # of arrival at its decode worker
+        ("tried_epoch", np.int64),  # capacity epoch of the last try to reserve its destination
+        ("canceled", np.int64),
+        ("holder", np.int64),  # its place in `holders`, NONE without a block table
+    ],
+    align=True,
+)
+
+# A node's way from prefill to decode.
+HANDOFF = np.dtype(
+    [
+        ("held", np.int64),
+        ("reserved", np.int64),
+        ("activated", np.int64),
+        ("released", np.int64),
+        ("missing", np.int64),  # tokens that the destination lacked when it was reserved
     ],
     align=True,
 )
@@ -86,6 +112,7 @@ WORKER = np.dtype(
         ("macro", np.int64),  # passes in the current macro-step
         ("first_duration", np.int64),  # of its first pass
         ("decode_tokens_known", np.int64),  # tokens known to the batch at its first pass, for the timing model
+        ("role", np.int64),  # its row in `config`
         ("passes", np.int64),
         ("busy", np.int64),
         ("prefill_tokens", np.int64),
@@ -97,13 +124,24 @@ WORKER = np.dtype(
         ("wait_head", np.int64),
         ("wait_tail", np.int64),
         ("outcome_head", np.int64),  # rejected or failed in the current pass
+        ("canceled", np.int64),  # running requests that were canceled since the current pass began
+        ("action_head", np.int64),  # actions that wait for the current pass to end
+        ("action_tail", np.int64),
+        ("holding", np.int64),  # requests with a `Hold` on memory
+        ("pending_head", np.int64),  # requests that wait for a destination here
+        ("pending_tail", np.int64),
+        ("arrivals", np.int64),  # destinations ever asked for here
+        ("capacity_epoch", np.int64),  # rises whenever memory or a seat may have become free
         ("free", np.int64),  # blocks on the free stack
         ("idle", np.int64),  # cached blocks without a reference
         # SGLang
         ("ratio", np.float64),  # share of the running requests' remaining output that admission keeps free
         ("prefill", np.int64),  # whether the current pass is a prefill pass
         ("stalled", np.int64),  # requests that ran before the current pass admitted
+        ("ready_head", np.int64),  # requests whose prompt was handed over, in the order of activation
+        ("ready_tail", np.int64),
         ("retracted", np.int64),  # whether the current pass retracted
+        ("stuck", np.int64),  # whether the last running request that wants a token cannot have it in the current pass
         ("blocked", np.int64),  # why the head of the queue was not admitted: a `Block`
         ("need", np.int64),  # tokens that the head would have to find free
         ("least_need", np.int64),  # the same if its cached prefix went
@@ -147,13 +185,16 @@ COPY = np.dtype(
 )
 
 HEAP = np.dtype([("time", np.int64), ("node", np.int64)], align=True)
-ADMISSION = np.dtype([("at", np.int64), ("reused", np.int64), ("node", np.int64), ("ordinal", np.int64)], align=True)
+ADMISSION = np.dtype([("at", np.int64), ("reused", np.int64), ("request", np.int64), ("ordinal", np.int64)], align=True)
 GAP = np.dtype([("value", np.int64), ("count", np.int64)], align=True)
 
+# One record a role: aggregated alone, or prefill and decode. What belongs to the run stands in the first.
 CONFIG = np.dtype(
     [
+        ("role", np.int64),
         ("backend", np.int64),
         ("workers", np.int64),
+        ("first_worker", np.int64),
         ("blocks", np.int64),
         ("block_size", np.int64),
         ("max_batched_tokens", np.int64),
@@ -171,6 +212,9 @@ CONFIG = np.dtype(
         ("key_stride", np.int64),
         ("lanes", np.int64),  # 0: every play starts at the origin
         ("macro", np.int64),
+        ("bytes_per_token", np.int64),
+        ("bytes_per_second", np.float64),  # 0: transfers take no time
+        ("full_prompt", np.int64),
     ],
     align=True,
 )
@@ -181,26 +225,39 @@ RUN = np.dtype(
         ("heap", np.int64),
         ("feedback", np.int64),
         ("next_play", np.int64),
-        ("placed", np.int64),
+        ("placed", np.int64),  # requests placed on workers of the aggregated or prefill role
+        ("placed_decode", np.int64),
         ("in_flight", np.int64),
         ("admissions", np.int64),
         ("gaps", np.int64),
         ("arena", np.int64),  # used entries of the arena
         ("arena_wanted", np.int64),
         ("finished", np.int64),  # nodes in a terminal state
-        ("in_scan", np.int64),  # the loop stopped inside the start scan
-        ("scanned", np.int64),  # the start scan ran at this instant
+        ("holders", np.int64),  # requests with a block table
+        ("transfers", np.int64),  # entries of the heap of transfers
+        ("next_cancellation", np.int64),
+        ("action_head", np.int64),  # queue of actions
+        ("action_tail", np.int64),
+        ("step", np.int64),  # where in a turn the loop stands: a `Step`
+        ("changed", np.int64),  # whether this turn changed anything so far
+        ("scanned", np.int64),  # idle workers have had their chance to start at this instant
     ],
     align=True,
 )
 
 
 class Sim(NamedTuple):
-    """Everything a replay works on. `config` and `run` are records of length one.
+    """Everything a replay works on. `run` is a record of length one.
+
+    A node is a request of the corpus; an engine request is one request on one worker (see `requests`), R of them.
 
     Attributes
     ----------
-    static, live, node_state, request_state : shape (nodes,)
+    config : records, shape (roles,)
+    static, live, tickets, request_state : shape (R,)
+        The first rows are the nodes'.
+    node_state, handoffs, handoff_state : shape (nodes,)
+        `handoffs` is empty when aggregated.
     edges : shape (edges,); keys : shape (key runs,)
     plays, play_state : shape (plays,); play_nodes : Int64, shape (nodes,)
     lane_state : Int8, shape (max(lanes, 1),)
@@ -208,14 +265,20 @@ class Sim(NamedTuple):
     copies : shape (W, blocks + 1); block_state : Int8, shape (W, blocks)
     free : Int32, shape (W, blocks); buckets : Int32, shape (W, power of two)
     arena, spare : Int64
-        Block tables of running requests, and the room to compact them into.
+        Block tables, and the room to compact them into.
+    holders : Int64, shape (R,)
+        Requests with a block table.
     found : Int64, shape (longest table,)
         Scratch: the copies of the last prefix lookup.
     tree : records, shape (W, capacity); leaves : Int64, shape (W, capacity); branches : Int64, shape (W, power of two)
         Radix trees: nodes, heaps of unlocked leaves, hash buckets. They grow between slices of the run.
     part : Int64, shape (W, 3)
         Scratch: the prefill part of the pass being scheduled.
-    heap : shape (nodes,); feedback : Int64, shape (nodes,)
+    heap, transfers : shape (nodes,)
+        Timers of ready nodes; ends of transfers.
+    cancellations : records of `HEAP`
+        In the order of their times.
+    feedback : Int64, shape (R,)
     admissions, gaps : logs that grow between slices of the run
     """
 
@@ -223,8 +286,11 @@ class Sim(NamedTuple):
     run: Any
     static: Any
     live: Any
-    node_state: Any
+    tickets: Any
     request_state: Any
+    node_state: Any
+    handoffs: Any
+    handoff_state: Any
     edges: Any
     keys: Any
     plays: Any
@@ -239,12 +305,15 @@ class Sim(NamedTuple):
     buckets: Any
     arena: Any
     spare: Any
+    holders: Any
     found: Any
     tree: Any
     leaves: Any
     branches: Any
     part: Any
     heap: Any
+    transfers: Any
+    cancellations: Any
     feedback: Any
     admissions: Any
     gaps: Any

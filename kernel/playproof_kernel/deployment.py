@@ -13,6 +13,14 @@ class Backend(IntEnum):
     SGLANG = 1
 
 
+class Role(IntEnum):
+    """What a worker does of a request."""
+
+    AGGREGATED = 0
+    PREFILL = 1
+    DECODE = 2
+
+
 class TimingKind(IntEnum):
     """How long a pass takes."""
 

@@ -10,69 +10,40 @@ from __future__ import annotations
 from typing import Any
 
 from playproof_spec.graph import Trigger
-from playproof_spec.machines import LaneEvent, NodeEvent, NodeState, PlayEvent, PlayState, RequestEvent, RequestState
+from playproof_spec.machines import LaneEvent, NodeEvent, NodeState, PlayEvent, PlayState, RequestState
 
+from playproof_kernel import requests, timers
 from playproof_kernel.arrays import NONE
 from playproof_kernel.jit import compiled, compiled_entry
-from playproof_kernel.transitions import LANE_TABLE, NODE_TABLE, PLAY_TABLE, REQUEST_TABLE, advance
+from playproof_kernel.transitions import LANE_TABLE, NODE_TABLE, PLAY_TABLE, advance
 
-_BLOCKED, _READY = int(NodeState.BLOCKED), int(NodeState.READY)
+_BLOCKED, _READY, _DISPATCHED = int(NodeState.BLOCKED), int(NodeState.READY), int(NodeState.DISPATCHED)
 _RELEASE, _DISPATCH, _COMPLETE = int(NodeEvent.RELEASE), int(NodeEvent.DISPATCH), int(NodeEvent.COMPLETE)
 _REJECT, _FAIL, _SKIP = int(NodeEvent.REJECT), int(NodeEvent.FAIL), int(NodeEvent.SKIP)
+_CANCEL = int(NodeEvent.CANCEL)
 _ACTIVE, _FAILING = int(PlayState.ACTIVE), int(PlayState.FAILING)
 _ACTIVATE, _NODE_FAILED = int(PlayEvent.ACTIVATE), int(PlayEvent.NODE_FAILED)
 _LAST_COMPLETED, _SETTLED = int(PlayEvent.LAST_COMPLETED), int(PlayEvent.SETTLED)
 _ADMIT, _PLAY_SETTLED, _EXHAUSTED = int(LaneEvent.ADMIT), int(LaneEvent.PLAY_SETTLED), int(LaneEvent.EXHAUSTED)
-_PLACE = int(RequestEvent.PLACE)
 _FINISHED, _REJECTED = int(RequestState.FINISHED), int(RequestState.REJECTED)
 _ON_DISPATCH, _ON_COMPLETION = int(Trigger.DISPATCH), int(Trigger.COMPLETION)
-
-
-@compiled
-def _earlier(a: Any, b: Any) -> bool:
-    """The order of timers: ready time, then node index."""
-    return a.time < b.time or (a.time == b.time and a.node < b.node)
-
-
-@compiled
-def _swap(a: Any, b: Any) -> None:
-    time, node = a.time, a.node
-    a.time, a.node = b.time, b.node
-    b.time, b.node = time, node
 
 
 @compiled
 def push_timer(sim: Any, time: int, node: int) -> None:
     """Add a timer to the heap; a node has one timer in its life, so the heap never outgrows the corpus."""
     run = sim.run[0]
-    at = run.heap
-    sim.heap[at].time = time
-    sim.heap[at].node = node
+    timers.push(sim.heap, run.heap, time, node)
     run.heap += 1
-    while at > 0 and _earlier(sim.heap[at], sim.heap[(at - 1) // 2]):
-        _swap(sim.heap[at], sim.heap[(at - 1) // 2])
-        at = (at - 1) // 2
 
 
 @compiled
 def pop_timer(sim: Any) -> int:
     """Take the earliest timer off the heap and return its node."""
     run = sim.run[0]
-    node = sim.heap[0].node
+    node = timers.pop(sim.heap, run.heap)
     run.heap -= 1
-    sim.heap[0].time = sim.heap[run.heap].time
-    sim.heap[0].node = sim.heap[run.heap].node
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= run.heap:
-            return node
-        if child + 1 < run.heap and _earlier(sim.heap[child + 1], sim.heap[child]):
-            child += 1
-        if not _earlier(sim.heap[child], sim.heap[at]):
-            return node
-        _swap(sim.heap[child], sim.heap[at])
-        at = child
+    return node
 
 
 @compiled
@@ -147,22 +118,17 @@ def _fire(sim: Any, source: int, trigger: int) -> None:
 
 
 @compiled
-def dispatch(sim: Any, node: int) -> int:
-    """Dispatch a ready node at the current instant and return the worker it is placed on, round robin."""
+def dispatch(sim: Any, node: int) -> None:
+    """Dispatch a ready node at the current instant."""
     run = sim.run[0]
-    live = sim.live[node]
     play = sim.plays[sim.static[node].play]
     advance(NODE_TABLE, sim.node_state, node, _DISPATCH)
-    live.dispatched = run.now
+    sim.live[node].dispatched = run.now
     if play.first_dispatch == NONE:
         play.first_dispatch = run.now
     play.in_flight += 1
     run.in_flight += 1
-    advance(REQUEST_TABLE, sim.request_state, node, _PLACE)
-    live.worker = run.placed % sim.config[0].workers
-    run.placed += 1
     _fire(sim, node, _ON_DISPATCH)
-    return int(live.worker)
 
 
 @compiled
@@ -228,19 +194,38 @@ def hear(sim: Any) -> None:
     run.feedback = 0
     for position in range(heard):
         node = sim.feedback[position]
-        number = sim.static[node].play
-        play = sim.plays[number]
-        play.in_flight -= 1
-        play.last_terminal = run.now
-        run.in_flight -= 1
-        run.finished += 1
-        outcome = sim.request_state[node]
+        _take_back(sim, node)
+        outcome = requests.outcome(sim, node)
         if outcome == _FINISHED:
+            number = sim.static[node].play
             advance(NODE_TABLE, sim.node_state, node, _COMPLETE)
-            play.completed += 1
+            sim.plays[number].completed += 1
             if sim.play_state[number] == _ACTIVE:
                 _fire(sim, node, _ON_COMPLETION)
         else:
             advance(NODE_TABLE, sim.node_state, node, _REJECT if outcome == _REJECTED else _FAIL)
             _fail_play(sim, node)
-        _settle_play(sim, number)
+        _settle_play(sim, sim.static[node].play)
+
+
+@compiled
+def _take_back(sim: Any, node: int) -> None:
+    """Count a dispatched node as terminal now."""
+    run = sim.run[0]
+    play = sim.plays[sim.static[node].play]
+    play.in_flight -= 1
+    play.last_terminal = run.now
+    run.in_flight -= 1
+    run.finished += 1
+
+
+@compiled
+def cancel(sim: Any, node: int) -> bool:
+    """Give up on `node` at the current instant; False, and nothing changes, unless it is in flight."""
+    if sim.node_state[node] != _DISPATCHED:
+        return False
+    _take_back(sim, node)
+    advance(NODE_TABLE, sim.node_state, node, _CANCEL)
+    _fail_play(sim, node)
+    _settle_play(sim, sim.static[node].play)
+    return True

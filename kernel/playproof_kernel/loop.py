@@ -1,8 +1,9 @@
-"""The event loop of an aggregated deployment: one total order, no wall clock.
+"""The event loop: one total order, no wall clock.
 
-At each instant the steps (pass ends, feedback, dispatches, pass starts) are repeated until none changes anything; then
-the clock jumps to the next timer or pass end. The loop is resumable: it stops when a log wants room, after a slice of
-instants (so that progress can be shown), and at the end.
+At each instant a turn of steps is repeated until it changes nothing; then the clock jumps to the next timer, pass end,
+transfer or cancellation. The steps of a turn are those of `Step`. The loop is resumable: it stops within a turn when a
+log, the block tables or the radix trees want room, after a slice of instants (so that progress can be shown), and at
+the end.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import driver, radix, sglang, tables, vllm
+from playproof_kernel import driver, engines, handoff, passes, radix, tables
 from playproof_kernel.arrays import NONE
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, compiled_entry
@@ -30,65 +31,93 @@ class Stop(IntEnum):
     TREE = 6  # the radix trees want twice their room
 
 
+class Step(IntEnum):
+    """The steps of a turn, in their order."""
+
+    ENDS = 0  # passes end, workers of the prefill role first; then transfers
+    ACTIONS = 1  # the queue of handoff actions and clean-ups, until it is empty
+    FEEDBACK = 2  # the driver hears of what ended; clients cancel
+    CLEANUPS = 3  # the queue again
+    DISPATCHES = 4  # the driver dispatches what is due
+    STARTS = 5  # idle workers start passes, those of the prefill role first
+
+
 _DONE, _SLICE, _LOGS, _ARENA = int(Stop.DONE), int(Stop.SLICE), int(Stop.LOGS), int(Stop.ARENA)
 _STALL, _HORIZON, _TREE = int(Stop.STALL), int(Stop.HORIZON), int(Stop.TREE)
+_ENDS, _ACTIONS, _FEEDBACK = int(Step.ENDS), int(Step.ACTIONS), int(Step.FEEDBACK)
+_CLEANUPS, _DISPATCHES, _STARTS = int(Step.CLEANUPS), int(Step.DISPATCHES), int(Step.STARTS)
 _SGLANG = int(Backend.SGLANG)
 
 
 @compiled
-def _enqueue(sim: Any, worker: int, node: int) -> None:
-    if sim.config[0].backend == _SGLANG:
-        sglang.enqueue(sim, worker, node)
-    else:
-        vllm.enqueue(sim, worker, node)
+def _end_pass(sim: Any, worker: int) -> None:
+    begin = sim.run[0].feedback
+    engines.apply_passes(sim, worker, sim.workers[worker].macro)
+    handoff.end_of_pass(sim, worker, begin)
 
 
 @compiled
-def _start_pass(sim: Any, worker: int) -> bool:
-    if sim.config[0].backend == _SGLANG:
-        return sglang.start_pass(sim, worker)
-    return vllm.start_pass(sim, worker)
+def _end_passes(sim: Any) -> int:
+    run = sim.run[0]
+    for worker in range(sim.workers.shape[0]):
+        if sim.workers[worker].pass_end == run.now:
+            if handoff.is_split(sim) and not handoff.room(sim):
+                return _no_room(sim)
+            _end_pass(sim, worker)
+            run.changed = 1
+    return _DONE
 
 
 @compiled
-def _apply_passes(sim: Any, worker: int, passes: int) -> None:
-    if sim.config[0].backend == _SGLANG:
-        sglang.apply_passes(sim, worker, passes)
-    else:
-        vllm.apply_passes(sim, worker, passes)
+def _no_room(sim: Any) -> int:
+    return _TREE if sim.config[0].backend == _SGLANG else _ARENA
 
 
 @compiled
-def _end_passes(sim: Any) -> bool:
-    now = sim.run[0].now
-    changed = False
-    for worker in range(sim.config[0].workers):
-        if sim.workers[worker].pass_end == now:
-            _apply_passes(sim, worker, sim.workers[worker].macro)
-            changed = True
-    return changed
+def _cancel_due(sim: Any) -> None:
+    run = sim.run[0]
+    while run.next_cancellation < sim.cancellations.shape[0]:
+        entry = sim.cancellations[run.next_cancellation]
+        if entry.time > run.now:
+            return
+        run.next_cancellation += 1
+        run.changed = 1
+        if driver.cancel(sim, entry.node):
+            handoff.cancel(sim, entry.node)
 
 
 @compiled
-def _dispatch_due(sim: Any) -> bool:
-    changed = False
+def _dispatch_due(sim: Any) -> None:
+    run = sim.run[0]
     while True:
         time = driver.next_timer(sim)
-        if time == NONE or time > sim.run[0].now:
-            return changed
+        if time == NONE or time > run.now:
+            return
         node = driver.pop_timer(sim)
-        _enqueue(sim, driver.dispatch(sim, node), node)
-        changed = True
+        driver.dispatch(sim, node)
+        handoff.begin(sim, node)
+        run.changed = 1
+
+
+@compiled
+def _act(sim: Any) -> int:
+    run = sim.run[0]
+    while run.action_head != NONE:
+        if not handoff.room(sim):
+            return _no_room(sim)
+        handoff.act(sim)
+        run.changed = 1
+    return _DONE
 
 
 @compiled
 def _room(sim: Any, worker: int) -> int:
-    """Check that the logs and the arena can take one more pass of `worker`."""
+    """Check that the logs, the arena and the trees can take one more pass of `worker`."""
     run = sim.run[0]
-    sequences = sim.config[0].max_sequences
+    sequences = sim.running.shape[1]
     if run.admissions + sequences > sim.admissions.shape[0]:
         return _LOGS
-    if 2 * (run.gaps + (vllm.MAX_VARYING_PASSES + sequences) * sim.config[0].workers) > sim.gaps.shape[0]:
+    if 2 * (run.gaps + (passes.MAX_VARYING_PASSES + sequences) * sim.workers.shape[0]) > sim.gaps.shape[0]:
         return _LOGS
     if sim.config[0].backend == _SGLANG:
         return _DONE if sim.workers[worker].tree_live + radix.room(sequences) <= sim.tree.shape[1] else _TREE
@@ -96,71 +125,113 @@ def _room(sim: Any, worker: int) -> int:
 
 
 @compiled
-def _first_startable(sim: Any) -> int:
-    """Return the first idle worker with work that was not tried in vain at this instant, or NONE."""
-    for worker in range(sim.config[0].workers):
+def _first_startable(sim: Any, role: int) -> int:
+    """Return the first idle worker of `role` with work that was not tried in vain at this instant, or NONE."""
+    config = sim.config[role]
+    for worker in range(config.first_worker, config.first_worker + config.workers):
         record = sim.workers[worker]
         if record.pass_end == NONE and record.tried != sim.run[0].now:
-            if record.running > 0 or record.wait_head != NONE:
-                return worker
+            if record.running > 0 or record.wait_head != NONE or record.ready_head != NONE:
+                return int(worker)
     return NONE
 
 
 @compiled
-def _start_passes(sim: Any) -> tuple[int, bool]:
-    """Start passes on idle workers with work: the first of them, one pass, then look again from worker 0."""
-    now = sim.run[0].now
-    changed = False
+def _start_passes(sim: Any, role: int) -> int:
+    """Start passes on idle workers of `role` with work: the first of them, one pass, then look again from the first."""
+    run = sim.run[0]
     while True:
-        worker = _first_startable(sim)
+        worker = _first_startable(sim, role)
         if worker == NONE:
-            return _DONE, changed
+            return _DONE
         room = _room(sim, worker)
         if room != _DONE:
-            return room, changed
+            return room
         record = sim.workers[worker]
-        if _start_pass(sim, worker):
-            changed = True
-            if record.pass_end == now:
-                _apply_passes(sim, worker, record.macro)
+        if engines.start_pass(sim, worker):
+            run.changed = 1
+            if record.pass_end == run.now:
+                _end_pass(sim, worker)
         else:
-            record.tried = now
+            record.tried = run.now
+
+
+@compiled
+def _turn(sim: Any) -> int:
+    """Take the steps of one turn, from where the last call stopped; anything but DONE means: make room, call again."""
+    run = sim.run[0]
+    if run.step == _ENDS:
+        stop = _end_passes(sim)
+        if stop != _DONE:
+            return stop
+        if handoff.end_transfers(sim):
+            run.changed = 1
+        run.step = _ACTIONS
+    if run.step == _ACTIONS:
+        stop = _act(sim)
+        if stop != _DONE:
+            return stop
+        run.step = _FEEDBACK
+    if run.step == _FEEDBACK:
+        if run.feedback > 0:
+            driver.hear(sim)
+            run.changed = 1
+        _cancel_due(sim)
+        run.step = _CLEANUPS
+    if run.step == _CLEANUPS:
+        stop = _act(sim)
+        if stop != _DONE:
+            return stop
+        run.step = _DISPATCHES
+    if run.step == _DISPATCHES:
+        _dispatch_due(sim)
+        run.step = _STARTS
+    for role in range(sim.config.shape[0]):
+        stop = _start_passes(sim, role)
+        if stop != _DONE:
+            return stop
+    run.step = _ENDS
+    run.scanned = 1
+    return _DONE
+
+
+@compiled
+def _sooner(a: int, b: int) -> int:
+    """Return the earlier of two instants, either of which may be NONE."""
+    if a == NONE or (b != NONE and b < a):
+        return b
+    return a
 
 
 @compiled
 def _next_instant(sim: Any) -> int:
+    run = sim.run[0]
     time = driver.next_timer(sim)
-    for worker in range(sim.config[0].workers):
-        end = sim.workers[worker].pass_end
-        if end != NONE and (time == NONE or end < time):
-            time = end
-    return time
+    for worker in range(sim.workers.shape[0]):
+        time = _sooner(time, sim.workers[worker].pass_end)
+    if run.transfers > 0:
+        time = _sooner(time, sim.transfers[0].time)
+    if run.in_flight > 0 and run.next_cancellation < sim.cancellations.shape[0]:
+        time = _sooner(time, sim.cancellations[run.next_cancellation].time)
+    return int(time)
 
 
 @compiled_entry
 def run(sim: Any, instants: int) -> int:
-    """Run until the end, or for `instants` instants, or until a log wants room; returns a `Stop`."""
+    """Run until the end, or for `instants` instants, or until something wants room; returns a `Stop`."""
     state = sim.run[0]
     for _ in range(instants):
         while True:
-            changed = False
-            if state.in_scan == 0:
-                changed = _end_passes(sim)
-                if state.feedback > 0:
-                    driver.hear(sim)
-                    changed = True
-                changed = _dispatch_due(sim) or changed
-                state.in_scan = 1
-            room, started = _start_passes(sim)
-            if room != _DONE:
-                return room
-            state.in_scan = 0
-            state.scanned = 1
-            if not (changed or started):
+            stop = _turn(sim)
+            if stop != _DONE:
+                return stop
+            changed = state.changed
+            state.changed = 0
+            if changed == 0:
                 break
         time = _next_instant(sim)
         if time == NONE:
-            return _DONE if state.finished == sim.static.shape[0] else _STALL
+            return _DONE if state.finished == sim.node_state.shape[0] else _STALL
         if time > HORIZON_NS:
             return _HORIZON
         state.now = time
@@ -174,4 +245,4 @@ def rehash_gaps(sim: Any, old: Any) -> None:
     sim.run[0].gaps = 0
     for slot in range(old.shape[0]):
         if old[slot].count > 0:
-            vllm.record_gap(sim, old[slot].value, old[slot].count)
+            passes.record_gap(sim, old[slot].value, old[slot].count)

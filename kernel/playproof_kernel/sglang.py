@@ -12,6 +12,10 @@ the worker can tell the difference.
 has all its tokens, the pages do not cover the growth, somebody arrives at an empty queue, or the blocked head of the
 queue comes to fit. The last is excluded by bounds over a stretch of passes (`_stays_blocked`), and the step ends where
 they no longer exclude it. Recency is kept exact: inserts are applied in the order of each request's last one.
+
+**Prefill and decode roles.** A prefill worker ends a request with its first, hidden token, and keeps its prompt
+locked until the decode worker has it. A decode worker seats requests whose prompt was handed over in the order of
+activation; while a destination is pending, or one of those has no seat, nobody else is admitted.
 """
 
 from __future__ import annotations
@@ -22,10 +26,11 @@ from typing import Any
 from playproof_spec.machines import RequestEvent
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import radix, timing, vllm
+from playproof_kernel import passes, radix, requests
 from playproof_kernel.arrays import NONE
-from playproof_kernel.deployment import TimingKind
+from playproof_kernel.deployment import Role, TimingKind
 from playproof_kernel.jit import compiled
+from playproof_kernel.requests import config_of, known
 from playproof_kernel.transitions import REQUEST_TABLE, advance
 
 # The new-token ratio: where it starts, the share of that which it keeps, and the decode passes from one to the other.
@@ -49,24 +54,19 @@ class Block(IntEnum):
 
 
 _NOT, _BUDGET, _OTHER = int(Block.NONE), int(Block.BUDGET), int(Block.OTHER)
-_ENQUEUE, _ADMIT, _PREEMPT = int(RequestEvent.ENQUEUE), int(RequestEvent.ADMIT), int(RequestEvent.PREEMPT)
-_FINISH, _REJECT, _FAIL = int(RequestEvent.FINISH), int(RequestEvent.REJECT), int(RequestEvent.FAIL)
+_ENQUEUE, _REJECT, _FAIL = int(RequestEvent.ENQUEUE), int(RequestEvent.REJECT), int(RequestEvent.FAIL)
+_PREFILL, _DECODE = int(Role.PREFILL), int(Role.DECODE)
 _FIXED = int(TimingKind.FIXED)
 
 
 @compiled
-def _known(sim: Any, node: int) -> int:
-    return int(sim.static[node].input + sim.live[node].generated)
-
-
-@compiled
-def _remaining(sim: Any, node: int) -> int:
-    return int(sim.static[node].limit - sim.live[node].generated)
+def _remaining(sim: Any, request: int) -> int:
+    return int(sim.static[request].limit - sim.live[request].generated)
 
 
 @compiled
 def _pages(sim: Any, tokens: int) -> int:
-    size = sim.config[0].block_size
+    size = sim.config[0].block_size  # the same in both roles
     return int((tokens + size - 1) // size)
 
 
@@ -74,35 +74,15 @@ def _pages(sim: Any, tokens: int) -> int:
 
 
 @compiled
-def _push_back(sim: Any, worker: int, node: int) -> None:
+def enqueue(sim: Any, worker: int, request: int) -> None:
+    """Put `request` at the end of the waiting queue of `worker`, cutting a macro-step short if it matters."""
     record = sim.workers[worker]
-    sim.live[node].next = NONE
-    if record.wait_head == NONE:
-        record.wait_head = node
-    else:
-        sim.live[record.wait_tail].next = node
-    record.wait_tail = node
-
-
-@compiled
-def _push_front(sim: Any, worker: int, node: int) -> None:
-    record = sim.workers[worker]
-    sim.live[node].next = record.wait_head
-    if record.wait_head == NONE:
-        record.wait_tail = node
-    record.wait_head = node
-
-
-@compiled
-def enqueue(sim: Any, worker: int, node: int) -> None:
-    """Put `node` at the end of the waiting queue of `worker`, cutting a macro-step short if it matters."""
-    record = sim.workers[worker]
-    too_long = sim.static[node].input >= sim.config[0].context
+    too_long = sim.static[request].input >= config_of(sim, worker).context
     # One that will be refused is refused at the next pass, wherever it stands.
     if record.macro > 1 and (record.wait_head == NONE or too_long):
         interrupt(sim, worker)
-    advance(REQUEST_TABLE, sim.request_state, node, _ENQUEUE)
-    _push_back(sim, worker, node)
+    advance(REQUEST_TABLE, sim.request_state, request, _ENQUEUE)
+    requests.push_back(sim, worker, request)
     if too_long:
         record.too_long += 1
 
@@ -112,25 +92,25 @@ def _refuse_too_long(sim: Any, worker: int) -> None:
     """Reject every waiting prompt that reaches the context limit; the others keep their order."""
     record = sim.workers[worker]
     record.too_long = 0
-    node = record.wait_head
+    request = record.wait_head
     record.wait_head = NONE
     record.wait_tail = NONE
-    while node != NONE:
-        following = sim.live[node].next
-        if sim.static[node].input >= sim.config[0].context:
-            vllm.note_outcome(sim, worker, node, _REJECT)
+    while request != NONE:
+        following = sim.live[request].next
+        if sim.static[request].input >= config_of(sim, worker).context:
+            requests.note_outcome(sim, worker, request, _REJECT)
         else:
-            _push_back(sim, worker, node)
-        node = following
+            requests.push_back(sim, worker, request)
+        request = following
 
 
 # Pages of a request -----------------------------------------------------------------------------------------------
 
 
 @compiled
-def _drop(sim: Any, worker: int, node: int) -> None:
-    """Take every page from a request that is retracted or failed; what it had cached stays in the tree."""
-    live = sim.live[node]
+def let_go(sim: Any, worker: int, request: int) -> None:
+    """Take every page from a request that is retracted, failed or canceled; what it had cached stays in the tree."""
+    live = sim.live[request]
     sim.workers[worker].free += live.table_len - live.filled
     radix.unlock(radix.tree_of(sim, worker), live.leaf)
     live.table_len = 0
@@ -139,37 +119,47 @@ def _drop(sim: Any, worker: int, node: int) -> None:
 
 
 @compiled
-def _cache(sim: Any, worker: int, node: int, tokens: int) -> None:
+def _cache(sim: Any, worker: int, request: int, tokens: int) -> None:
     """Cache the whole pages among the first `tokens` tokens of a request that goes on, and lock them."""
-    live = sim.live[node]
-    pages = tokens // sim.config[0].block_size
-    if sim.config[0].caching == 0 or pages <= live.filled:
-        return
+    config = config_of(sim, worker)
+    pages = tokens // config.block_size
+    if config.caching != 0 and pages > sim.live[request].filled:
+        _insert(sim, worker, request, pages)
+
+
+@compiled
+def _insert(sim: Any, worker: int, request: int, pages: int) -> None:
+    live = sim.live[request]
     tree = radix.tree_of(sim, worker)
-    leaf = radix.insert(tree, node, live.leaf, live.filled, pages)
+    leaf = radix.insert(tree, request, live.leaf, live.filled, pages)
     radix.lock_below(tree, leaf, live.leaf)
     live.leaf = leaf
     live.filled = pages
 
 
 @compiled
-def _finish(sim: Any, worker: int, node: int, end: int) -> None:
-    """End a request: its whole pages stay cached, unlocked; the others are free again."""
-    live = sim.live[node]
+def _leave(sim: Any, worker: int, request: int) -> None:
+    """Let a request that has its tokens go: its whole pages stay cached, unlocked; the others are free again."""
+    live = sim.live[request]
     record = sim.workers[worker]
-    run = sim.run[0]
-    pages = 0 if sim.config[0].caching == 0 else live.computed // sim.config[0].block_size
+    config = config_of(sim, worker)
+    pages = 0 if config.caching == 0 else live.computed // config.block_size
     record.free += live.table_len - pages
     tree = radix.tree_of(sim, worker)
     if pages > live.filled:
-        radix.insert(tree, node, live.leaf, live.filled, pages)
+        radix.insert(tree, request, live.leaf, live.filled, pages)
     radix.unlock(tree, live.leaf)
     live.table_len = 0
     live.filled = 0
-    advance(REQUEST_TABLE, sim.request_state, node, _FINISH)
-    live.terminal = end
-    sim.feedback[run.feedback] = node
-    run.feedback += 1
+
+
+@compiled
+def _finish(sim: Any, worker: int, request: int, end: int) -> None:
+    if config_of(sim, worker).role == _PREFILL:
+        _cache(sim, worker, request, sim.live[request].computed)
+    else:
+        _leave(sim, worker, request)
+    requests.finish(sim, worker, request, end)
 
 
 # Prefill ----------------------------------------------------------------------------------------------------------
@@ -182,12 +172,12 @@ def _tokens_free(sim: Any, worker: int) -> float:
     reserved = 0.0
     for i in range(record.running):
         reserved += float(min(_remaining(sim, sim.running[worker, i]), _CLIP)) * record.ratio
-    return float((record.free + record.idle) * sim.config[0].block_size) - reserved
+    return float((record.free + record.idle) * config_of(sim, worker).block_size) - reserved
 
 
 @compiled
-def _shape(sim: Any, worker: int, node: int, chunk: int) -> tuple[int, int, int, int]:
-    """Return what the next prefill of `node` would be with `chunk` tokens of the chunk budget left.
+def _shape(sim: Any, worker: int, request: int, chunk: int) -> tuple[int, int, int, int]:
+    """Return what the next prefill of `request` would be with `chunk` tokens of the chunk budget left.
 
     Returns
     -------
@@ -198,31 +188,30 @@ def _shape(sim: Any, worker: int, node: int, chunk: int) -> tuple[int, int, int,
     branch : int
         The tree node where its cached prefix ends.
     """
-    config = sim.config[0]
-    live = sim.live[node]
-    known = _known(sim, node)
+    config = config_of(sim, worker)
+    live = sim.live[request]
+    total = known(sim, request)
     start, branch = int(live.computed), radix.ROOT
     if start == 0 and config.caching != 0:
         # The last token is always computed, unless nothing follows it.
-        most = known // config.block_size if sim.static[node].limit == 0 else (known - 1) // config.block_size
-        pages, branch = radix.find_prefix(radix.tree_of(sim, worker), node, most)
+        most = total // config.block_size if sim.static[request].limit == 0 else (total - 1) // config.block_size
+        pages, branch = radix.find_prefix(radix.tree_of(sim, worker), request, most)
         start = pages * config.block_size
-    tokens = known - start
+    tokens = total - start
     if tokens > config.chunked_prefill_size:
         tokens = min(tokens, chunk // config.block_size * config.block_size)
         if tokens == 0:
             return start, NONE, 0, branch
-    reserve = 0 if tokens < known - start else min(_remaining(sim, node), _CLIP)
+    reserve = 0 if tokens < total - start else min(_remaining(sim, request), _CLIP)
     return start, tokens, reserve, branch
 
 
 @compiled
-def _take(sim: Any, worker: int, node: int, start: int, tokens: int, branch: int, part: Any) -> bool:
-    """Give `node`, the head of the queue, pages for `tokens` tokens after `start`; False when they are not there."""
-    run = sim.run[0]
+def _take(sim: Any, worker: int, request: int, start: int, tokens: int, branch: int, part: Any) -> bool:
+    """Give `request`, the head of the queue, pages for `tokens` tokens after `start`; False when they are not there."""
     record = sim.workers[worker]
-    live = sim.live[node]
-    size = sim.config[0].block_size
+    live = sim.live[request]
+    size = config_of(sim, worker).block_size
     tree = radix.tree_of(sim, worker)
     first = live.computed == 0
     held, evictable = live.table_len, record.idle
@@ -236,22 +225,13 @@ def _take(sim: Any, worker: int, node: int, start: int, tokens: int, branch: int
     if fresh > record.free:
         radix.evict(tree, fresh - record.free)
     record.free -= fresh
-    vllm.pop_waiting(sim, worker)
+    requests.pop_waiting(sim, worker)
     live.table_len = held + fresh
     live.computed = start + tokens
     if first:
         live.leaf = leaf
         live.filled = held
-        advance(REQUEST_TABLE, sim.request_state, node, _ADMIT)
-        admission = sim.admissions[run.admissions]
-        admission.node = node
-        admission.at = run.now
-        admission.reused = start
-        admission.ordinal = live.admissions
-        run.admissions += 1
-        if live.admissions == 0:
-            live.first_admit = run.now
-        live.admissions += 1
+        requests.admit(sim, worker, request, start)
     if tokens > 0:
         part[0] += 1
         part[1] += start + tokens
@@ -263,23 +243,23 @@ def _take(sim: Any, worker: int, node: int, start: int, tokens: int, branch: int
 @compiled
 def _end_head(sim: Any, worker: int) -> None:
     """End the head of the queue, which will never fit: rejected, or failed if it was admitted before."""
-    node = vllm.pop_waiting(sim, worker)
-    live = sim.live[node]
+    request = requests.pop_waiting(sim, worker)
+    live = sim.live[request]
     if live.computed > 0:
-        _drop(sim, worker, node)
-    vllm.note_outcome(sim, worker, node, _REJECT if live.admissions == 0 else _FAIL)
+        let_go(sim, worker, request)
+    requests.note_outcome(sim, worker, request, _REJECT if live.admissions == 0 else _FAIL)
 
 
 @compiled
-def _note_need(sim: Any, worker: int, node: int, tokens: int, reserve: int) -> None:
+def _note_need(sim: Any, worker: int, request: int, tokens: int, reserve: int) -> None:
     """Note why the head is blocked, and what it would have to find free, now and if its cached prefix were evicted."""
-    config = sim.config[0]
+    config = config_of(sim, worker)
     record = sim.workers[worker]
     size = config.block_size
     record.blocked = _BUDGET
     record.need = _pages(sim, tokens) * size + reserve
     record.least_need = record.need
-    if sim.live[node].computed == 0 and _known(sim, node) > config.chunked_prefill_size:
+    if sim.live[request].computed == 0 and known(sim, request) > config.chunked_prefill_size:
         # With less of its prompt cached it would be cut, and need no more than a chunk.
         record.least_need = min(record.need, config.chunked_prefill_size // size * size)
 
@@ -287,7 +267,7 @@ def _note_need(sim: Any, worker: int, node: int, tokens: int, reserve: int) -> N
 @compiled
 def _prefill_batch(sim: Any, worker: int, part: Any) -> int:
     """Take requests from the head of the queue into a prefill pass, and return how many; nobody overtakes."""
-    config = sim.config[0]
+    config = config_of(sim, worker)
     record = sim.workers[worker]
     size = config.block_size
     stalled = record.running
@@ -296,23 +276,23 @@ def _prefill_batch(sim: Any, worker: int, part: Any) -> int:
     taken, cut = 0, NONE
     record.blocked = _NOT
     while record.wait_head != NONE and stalled + taken < config.max_sequences:
-        node = record.wait_head
-        if _pages(sim, _known(sim, node)) > config.blocks:
+        request = record.wait_head
+        if _pages(sim, known(sim, request)) > config.blocks:
             _end_head(sim, worker)
             continue
-        start, tokens, reserve, branch = _shape(sim, worker, node, chunk)
+        start, tokens, reserve, branch = _shape(sim, worker, request, chunk)
         charge = _pages(sim, max(tokens, 0)) * size
         fits = False
         if tokens == NONE or (float(charge + reserve) < total and (charge > prefill or charge > chunk)):
             record.blocked = _OTHER
         elif float(charge + reserve) >= total:
-            _note_need(sim, worker, node, tokens, reserve)
-        elif _take(sim, worker, node, start, tokens, branch, part):
+            _note_need(sim, worker, request, tokens, reserve)
+        elif _take(sim, worker, request, start, tokens, branch, part):
             fits = True
         else:
             record.blocked = _OTHER
         if not fits:
-            if taken > 0 or stalled > 0:
+            if taken > 0 or stalled > 0 or record.holding > 0:
                 break
             # Nobody will give anything back: what does not fit into an idle worker never will.
             _end_head(sim, worker)
@@ -320,11 +300,10 @@ def _prefill_batch(sim: Any, worker: int, part: Any) -> int:
             total = _tokens_free(sim, worker)
             continue
         taken += 1
-        if sim.live[node].computed < _known(sim, node):
-            cut = node
+        if sim.live[request].computed < known(sim, request):
+            cut = request
         else:
-            sim.running[worker, record.running] = node
-            record.running += 1
+            requests.seat(sim, worker, request)
         total -= float(charge + reserve)
         prefill -= charge
         chunk -= charge
@@ -333,7 +312,7 @@ def _prefill_batch(sim: Any, worker: int, part: Any) -> int:
     if cut != NONE:
         # Never a second one: what the first leaves of the chunk is less than a page.
         _cache(sim, worker, cut, sim.live[cut].computed)
-        _push_front(sim, worker, cut)
+        requests.push_front(sim, worker, cut)
     return taken
 
 
@@ -341,66 +320,204 @@ def _prefill_batch(sim: Any, worker: int, part: Any) -> int:
 
 
 @compiled
-def _growth(sim: Any, worker: int, passes: int) -> int:
-    """Return the pages that `passes` decode passes of the batch would add."""
+def _growth(sim: Any, worker: int, number: int) -> int:
+    """Return the pages that `number` decode passes of the batch would add; who wants no token takes no page."""
     pages = 0
     for i in range(sim.workers[worker].running):
-        node = sim.running[worker, i]
-        pages += _pages(sim, _known(sim, node) + passes) - sim.live[node].table_len
+        request = sim.running[worker, i]
+        if _remaining(sim, request) > 0:
+            pages += _pages(sim, known(sim, request) + number) - sim.live[request].table_len
     return pages
 
 
 @compiled
-def _retract(sim: Any, worker: int, node: int) -> None:
-    """Send `node` to the back of the queue without its pages."""
-    record = sim.workers[worker]
-    record.preemptions += 1
-    record.retracted = 1
-    _drop(sim, worker, node)
-    advance(REQUEST_TABLE, sim.request_state, node, _PREEMPT)
-    _push_back(sim, worker, node)
+def _growers(sim: Any, worker: int) -> int:
+    """Return how many running requests want a token."""
+    growers = 0
+    for i in range(sim.workers[worker].running):
+        if _remaining(sim, sim.running[worker, i]) > 0:
+            growers += 1
+    return growers
+
+
+@compiled
+def _first_grower(sim: Any, worker: int) -> int:
+    i = 0
+    while _remaining(sim, sim.running[worker, i]) == 0:
+        i += 1
+    return int(sim.running[worker, i])
+
+
+@compiled
+def _retract(sim: Any, worker: int, request: int) -> None:
+    """Send `request` to the back of the queue without its pages."""
+    sim.workers[worker].retracted = 1
+    let_go(sim, worker, request)
+    requests.preempt(sim, worker, request)
+    requests.push_back(sim, worker, request)
 
 
 @compiled
 def _retract_one(sim: Any, worker: int) -> None:
     """Retract the request with the least output, the first of several."""
+    request = NONE
+    for i in range(sim.workers[worker].running):
+        other = int(sim.running[worker, i])
+        if _remaining(sim, other) > 0 and (request == NONE or sim.live[other].generated < sim.live[request].generated):
+            request = other
+    requests.remove_running(sim, worker, request)
+    _retract(sim, worker, request)
+
+
+@compiled
+def _short(sim: Any, worker: int) -> bool:
+    """Whether the pages do not cover one more token of each running request."""
     record = sim.workers[worker]
-    position = record.running - record.running  # 0, but not a literal: that would compile every callee once more
-    for i in range(1, record.running):
-        if sim.live[sim.running[worker, i]].generated < sim.live[sim.running[worker, position]].generated:
-            position = i
-    node = sim.running[worker, position]
-    for i in range(position, record.running - 1):
-        sim.running[worker, i] = sim.running[worker, i + 1]
-    record.running -= 1
-    _retract(sim, worker, node)
+    return _growth(sim, worker, 1) > record.free + record.idle
+
+
+@compiled
+def _outgrew(sim: Any, worker: int) -> bool:
+    """Whether the first request that wants a token needs more pages for it than there are."""
+    return _pages(sim, known(sim, _first_grower(sim, worker)) + 1) > config_of(sim, worker).blocks
 
 
 @compiled
 def _make_room(sim: Any, worker: int) -> None:
     """Retract until the pages cover one more token of each running request.
 
-    One that is left alone takes the pages of a prompt that waits for its next chunk; if it cannot grow then, it fails.
+    One that is left alone takes the pages of a prompt that waits for its next chunk. If it cannot grow then, and never
+    will, it fails; if others hold the pages without growing, it makes way for those that want its seat, or stalls.
     """
     record = sim.workers[worker]
-    while record.running > 1 and _growth(sim, worker, 1) > record.free + record.idle:
+    while _growers(sim, worker) > 1 and _short(sim, worker):
         _retract_one(sim, worker)
-    if record.wait_head != NONE and sim.live[record.wait_head].computed > 0:
-        if _growth(sim, worker, 1) > record.free + record.idle:
-            _retract(sim, worker, vllm.pop_waiting(sim, worker))
+    if record.wait_head != NONE and sim.live[record.wait_head].computed > 0 and _short(sim, worker):
+        _retract(sim, worker, requests.pop_waiting(sim, worker))
+    if record.ready_head != NONE and _short(sim, worker) and not _outgrew(sim, worker):
+        _retract_one(sim, worker)
     if record.retracted != 0:
-        generated, limits = 0, 0
-        for i in range(record.running):
-            node = sim.running[worker, i]
-            generated += sim.live[node].generated
-            limits += sim.static[node].limit
-        expected = float(generated) + float(_RETRACT_STEPS) * float(record.running)
-        record.ratio = min(1.0, expected / (float(limits) + 1.0))
-    if record.running == 1 and _growth(sim, worker, 1) > record.free + record.idle:
-        node = sim.running[worker, 0]
-        record.running = 0
-        _drop(sim, worker, node)
-        vllm.note_outcome(sim, worker, node, _FAIL)
+        _estimate_ratio(sim, worker)
+    if _short(sim, worker):
+        if _outgrew(sim, worker):
+            request = _first_grower(sim, worker)
+            requests.remove_running(sim, worker, request)
+            let_go(sim, worker, request)
+            requests.note_outcome(sim, worker, request, _FAIL)
+        else:
+            record.stuck = 1
+
+
+@compiled
+def _estimate_ratio(sim: Any, worker: int) -> None:
+    """After a retraction: what share of their output the survivors have, a few passes from now."""
+    record = sim.workers[worker]
+    generated, limits = 0, 0
+    for i in range(record.running):
+        request = sim.running[worker, i]
+        generated += sim.live[request].generated
+        limits += sim.static[request].limit
+    expected = float(generated) + float(_RETRACT_STEPS) * float(_growers(sim, worker))
+    record.ratio = min(1.0, expected / (float(limits) + 1.0))
+
+
+# Handed-over requests ---------------------------------------------------------------------------------------------
+
+
+@compiled
+def _seat_ready(sim: Any, worker: int) -> None:
+    """Seat requests whose prompt was handed over, in the order of activation."""
+    record = sim.workers[worker]
+    seats = config_of(sim, worker).max_sequences
+    while record.ready_head != NONE and record.running < seats:
+        request = int(record.ready_head)
+        record.ready_head = sim.live[request].next
+        requests.admit(sim, worker, request, record.running * 0)  # 0, but not a literal
+        requests.seat(sim, worker, request)
+
+
+@compiled
+def _yield_to_destination(sim: Any, worker: int) -> None:
+    """Retract a prompt that waits for its next chunk when it is all that stands against a pending destination."""
+    record = sim.workers[worker]
+    if record.running > 0 or record.holding > 0 or record.pending_head == NONE or record.wait_head == NONE:
+        return
+    if sim.live[record.wait_head].computed > 0:
+        _retract(sim, worker, requests.pop_waiting(sim, worker))
+
+
+@compiled
+def remove_ready(sim: Any, worker: int, request: int) -> bool:
+    """Take `request` out of the queue of those handed over; False when it is not there."""
+    record = sim.workers[worker]
+    before, at = NONE, int(record.ready_head)
+    while at != NONE and at != request:
+        before, at = at, int(sim.live[at].next)
+    if at == NONE:
+        return False
+    if before == NONE:
+        record.ready_head = sim.live[request].next
+    else:
+        sim.live[before].next = sim.live[request].next
+    if record.ready_tail == request:
+        record.ready_tail = before
+    return True
+
+
+@compiled
+def reserve(sim: Any, worker: int, request: int) -> int:
+    """Take pages for the prompt of `request`; returns the tokens that the pages not cached hold, or NONE.
+
+    A try that fails has stamped the prefix all the same.
+    """
+    config = config_of(sim, worker)
+    record = sim.workers[worker]
+    live = sim.live[request]
+    prompt = sim.static[request].input
+    tree = radix.tree_of(sim, worker)
+    held, branch = 0, radix.ROOT
+    if config.caching != 0:
+        held, branch = radix.find_prefix(tree, request, prompt // config.block_size)
+    leaf = radix.lock_prefix(tree, held, branch)
+    fresh = _pages(sim, prompt) - held
+    if fresh > record.free + record.idle:
+        radix.unlock(tree, leaf)
+        return NONE
+    _claim(sim, worker, fresh)
+    live.leaf = leaf
+    live.filled = held
+    live.table_len = held + fresh
+    return int(fresh * config.block_size)
+
+
+@compiled
+def activate(sim: Any, worker: int, request: int) -> None:
+    """The prompt of `request` is there: its whole pages are cached, and it waits for a seat."""
+    record = sim.workers[worker]
+    live = sim.live[request]
+    config = config_of(sim, worker)
+    free = record.free
+    live.computed = sim.static[request].input
+    if config.caching != 0:
+        _insert(sim, worker, request, live.computed // config.block_size)
+    if record.free > free:
+        record.capacity_epoch += 1
+    advance(REQUEST_TABLE, sim.request_state, request, _ENQUEUE)
+    live.next = NONE
+    if record.ready_head == NONE:
+        record.ready_head = request
+    else:
+        sim.live[record.ready_tail].next = request
+    record.ready_tail = request
+
+
+@compiled
+def release_source(sim: Any, worker: int, request: int) -> None:
+    """Let a held prompt go: its whole pages stay cached."""
+    _leave(sim, worker, request)
+
+
+# A pass -----------------------------------------------------------------------------------------------------------
 
 
 @compiled
@@ -409,37 +526,40 @@ def start_pass(sim: Any, worker: int) -> bool:
 
     Writes the worker's record, its tree, its queues and the requests that it touches.
     """
-    config = sim.config[0]
-    run = sim.run[0]
+    config = config_of(sim, worker)
     record = sim.workers[worker]
     record.passes += 1
     record.retracted = 0
-    record.stalled = record.running
+    record.stuck = 0
     if record.too_long > 0:
         _refuse_too_long(sim, worker)
+    _seat_ready(sim, worker)
+    record.stalled = record.running
     part = sim.part[worker]
     part[:] = 0
-    taken = _prefill_batch(sim, worker, part)
+    taken = 0
+    record.blocked = _NOT
+    if record.ready_head == NONE and record.pending_head == NONE:
+        taken = _prefill_batch(sim, worker, part)
     record.prefill = 1 if taken > 0 else 0
-    duration, known_tokens = 0, 0
-    if part[0] > 0:
-        duration = timing.prefill_ns(config, part[0], part[1] // part[0], part[2] // part[0])
-    if taken == 0 and record.running > 0:
-        _make_room(sim, worker)
-        for i in range(record.running):
-            known_tokens += _known(sim, sim.running[worker, i])
+    decoding, known_tokens = 0, 0
+    if taken == 0:
+        _yield_to_destination(sim, worker)
         if record.running > 0:
-            duration = timing.decode_ns(config, known_tokens)
-    if taken == 0 and record.running == 0 and record.outcome_head == NONE:
+            _make_room(sim, worker)
+        for i in range(record.running):
+            request = sim.running[worker, i]
+            if _remaining(sim, request) > 0 and record.stuck == 0:
+                decoding += 1
+                known_tokens += known(sim, request)
+    waits = record.running == record.stuck  # nobody runs, or one that can do nothing
+    if taken == 0 and waits and record.outcome_head == NONE and record.retracted == 0:
         record.passes -= 1
         return False
-    record.pass_start = run.now
-    record.pass_end = run.now + duration
-    record.first_duration = duration
-    record.decode_tokens_known = known_tokens
-    record.macro = 1
-    quiet = taken == 0 and record.retracted == 0 and record.outcome_head == NONE
-    if config.macro != 0 and quiet and duration > 0:
+    passes.begin(sim, worker, passes.cost(sim, worker, part, decoding, known_tokens), known_tokens)
+    quiet = taken == 0 and record.retracted == 0 and record.stuck == 0 and record.outcome_head == NONE
+    quiet = quiet and record.first_duration > 0 and not requests.pending_due(sim, worker)
+    if config.macro != 0 and quiet:
         _plan_macro(sim, worker)
     return True
 
@@ -454,30 +574,30 @@ def _passes_before_a_fork(sim: Any, worker: int) -> int:
     A request alone on a node with children hangs its next page below it as one more child, or prolongs it if the
     children have been evicted by then. Every other request is sure of one of the two.
     """
-    config = sim.config[0]
-    passes = HORIZON_NS
+    config = config_of(sim, worker)
+    number = HORIZON_NS
     if config.caching == 0:
-        return passes
+        return number
     for i in range(sim.workers[worker].running):
-        node = sim.running[worker, i]
-        if sim.live[node].filled < _known(sim, node) // config.block_size:
+        request = sim.running[worker, i]
+        if sim.live[request].filled < known(sim, request) // config.block_size:
             # It had no room for its first token: its prompt is inserted with the next one, and may free duplicates.
             return 1
-        branch = sim.tree[worker, sim.live[node].leaf]
-        if sim.live[node].leaf != radix.ROOT and branch.children > 0 and branch.locks == 1:
-            whole = (sim.live[node].filled + 1) * config.block_size
-            passes = min(passes, max(1, whole - _known(sim, node)))
-    return int(passes)
+        branch = sim.tree[worker, sim.live[request].leaf]
+        if sim.live[request].leaf != radix.ROOT and branch.children > 0 and branch.locks == 1:
+            whole = (sim.live[request].filled + 1) * config.block_size
+            number = min(number, max(1, whole - known(sim, request)))
+    return int(number)
 
 
 @compiled
-def _ratio_after(config: Any, ratio: float, passes: int) -> float:
-    """Return the new-token ratio after `passes` decode passes, each rounded as it would be alone."""
-    while passes > 0 and ratio > config.ratio_least:
+def _ratio_after(config: Any, ratio: float, number: int) -> float:
+    """Return the new-token ratio after `number` decode passes, each rounded as it would be alone."""
+    while number > 0 and ratio > config.ratio_least:
         ratio = max(ratio - config.ratio_step, config.ratio_least)
-        passes -= 1
+        number -= 1
     # A retraction may have left it lower; the first decay brings it up.
-    return max(ratio, config.ratio_least) if passes > 0 else ratio
+    return max(ratio, config.ratio_least) if number > 0 else ratio
 
 
 @compiled
@@ -487,7 +607,7 @@ def _stays_blocked(sim: Any, worker: int, first: int, last: int) -> bool:
     What is free and what is reserved both only fall on the way, so the most that admission could give away is bounded
     by the former at the first of these passes and the latter at the last.
     """
-    config = sim.config[0]
+    config = config_of(sim, worker)
     record = sim.workers[worker]
     ratio = record.ratio
     if ratio > config.ratio_least:
@@ -501,11 +621,11 @@ def _stays_blocked(sim: Any, worker: int, first: int, last: int) -> bool:
 
 
 @compiled
-def _blocked_for(sim: Any, worker: int, passes: int) -> int:
-    """Return after how many of `passes` passes, from the first on, the head is still sure to be blocked."""
-    done, stretch = 0, passes
+def _blocked_for(sim: Any, worker: int, number: int) -> int:
+    """Return after how many of `number` passes, from the first on, the head is still sure to be blocked."""
+    done, stretch = 0, number
     while stretch > 0:
-        if done + stretch <= passes and _stays_blocked(sim, worker, done + 1, done + stretch):
+        if done + stretch <= number and _stays_blocked(sim, worker, done + 1, done + stretch):
             done += stretch
         else:
             stretch //= 2
@@ -515,69 +635,59 @@ def _blocked_for(sim: Any, worker: int, passes: int) -> int:
 @compiled
 def _plan_macro(sim: Any, worker: int) -> None:
     """Extend the decode pass just scheduled over as many as the batch allows; writes `macro` and `pass_end`."""
-    config = sim.config[0]
+    config = config_of(sim, worker)
     record = sim.workers[worker]
-    passes = min(_passes_before_a_fork(sim, worker), HORIZON_NS // record.first_duration)
+    number = min(_passes_before_a_fork(sim, worker), HORIZON_NS // record.first_duration)
     for i in range(record.running):
-        passes = min(passes, _remaining(sim, sim.running[worker, i]))
+        number = min(number, _remaining(sim, sim.running[worker, i]))
     if config.timing != _FIXED:
-        passes = min(passes, vllm.MAX_VARYING_PASSES)
-    if passes <= 1 or record.blocked == _OTHER:
+        number = min(number, passes.MAX_VARYING_PASSES)
+    if number <= 1 or record.blocked == _OTHER:
         return
-    if _growth(sim, worker, passes) > record.free + record.idle:
+    if _growth(sim, worker, number) > record.free + record.idle:
         # The most passes whose growth the pool covers; growth is monotone in the number of passes.
-        low, high = 1, passes
+        low, high = 1, number
         while high - low > 1:
             middle = (low + high) // 2
             if _growth(sim, worker, middle) <= record.free + record.idle:
                 low = middle
             else:
                 high = middle
-        passes = low
+        number = low
     if record.blocked == _BUDGET:
-        passes = 1 + _blocked_for(sim, worker, passes - 1)
-    record.macro = passes
-    record.pass_end = vllm.end_of(sim, worker, passes)
+        number = 1 + _blocked_for(sim, worker, number - 1)
+    record.macro = number
+    record.pass_end = passes.end_of(sim, worker, number)
 
 
 @compiled
 def interrupt(sim: Any, worker: int) -> None:
     """Cut a macro-step of `worker` short: passes that have ended count, the one in progress goes on alone."""
-    run = sim.run[0]
     record = sim.workers[worker]
-    done, end = vllm.passes_done(sim, worker)
-    if done == 0:
+    number, end = passes.done(sim, worker)
+    if number == 0:
         record.macro = 1
         record.pass_end = record.pass_start + record.first_duration
         return
-    following_duration = vllm.duration_of(sim, worker, done + 1)
-    apply_passes(sim, worker, done)
-    if end == run.now and run.scanned == 0:
-        # The boundary is now, and idle workers have not started their passes yet: the arrival joins the next one.
-        return
-    record.passes += 1
-    record.decode_tokens_known += done * record.running
-    record.pass_start = end
-    record.first_duration = following_duration
-    record.pass_end = end + following_duration
-    record.macro = 1
+    following_duration = passes.duration_of(sim, worker, number + 1)
+    apply_passes(sim, worker, number)
+    passes.resume(sim, worker, number, end, following_duration)
 
 
 # The end of a pass ------------------------------------------------------------------------------------------------
 
 
 @compiled
-def _grow(sim: Any, worker: int, node: int, passes: int, end: int) -> None:
-    """Give `node` `passes` tokens and their place; the pages have been taken from the pool.
+def _grow(sim: Any, worker: int, request: int, number: int, end: int) -> None:
+    """Give `request` `number` tokens and their place; the pages have been taken from the pool.
 
     The token that ends a request is never computed on: the page that was taken for it alone is given back.
     """
-    live = sim.live[node]
+    live = sim.live[request]
     record = sim.workers[worker]
-    claimed = _pages(sim, live.computed + passes)
-    vllm.record_token_times(sim, worker, node, passes, end)
-    record.decode_tokens += passes
-    live.computed += passes - (1 if _remaining(sim, node) == 0 else 0)
+    claimed = _pages(sim, live.computed + number)
+    passes.give_tokens(sim, worker, request, number, end)
+    live.computed += number - (1 if _remaining(sim, request) == 0 else 0)
     live.table_len = _pages(sim, live.computed)
     record.free += claimed - live.table_len
 
@@ -600,34 +710,33 @@ def _first_tokens(sim: Any, worker: int, end: int) -> None:
     record = sim.workers[worker]
     pages = 0
     for i in range(record.stalled, record.running):
-        node = sim.running[worker, i]
-        if _remaining(sim, node) > 1:
-            pages += _pages(sim, _known(sim, node) + 1) - sim.live[node].table_len
+        request = sim.running[worker, i]
+        if _remaining(sim, request) > 1:
+            pages += _pages(sim, known(sim, request) + 1) - sim.live[request].table_len
     room = pages <= record.free + record.idle
     if room:
         _claim(sim, worker, pages)
     for i in range(record.stalled, record.running):
-        node = sim.running[worker, i]
-        if _remaining(sim, node) == 1:
-            vllm.record_token_times(sim, worker, node, 1, end)
-            record.decode_tokens += 1
-        elif room and _remaining(sim, node) > 1:
-            _grow(sim, worker, node, 1, end)
-            _cache(sim, worker, node, sim.live[node].computed)
+        request = sim.running[worker, i]
+        if _remaining(sim, request) == 1:
+            passes.give_tokens(sim, worker, request, 1, end)
+        elif room and _remaining(sim, request) > 1:
+            _grow(sim, worker, request, 1, end)
+            _cache(sim, worker, request, sim.live[request].computed)
 
 
 @compiled
-def _passes_since_insert(sim: Any, node: int) -> int:
-    """Return how many passes ago a page of `node` was last filled; the token that ends a request fills none."""
-    last = 1 if _remaining(sim, node) == 0 else 0
-    return int(last + sim.live[node].computed % sim.config[0].block_size)
+def _passes_since_insert(sim: Any, request: int) -> int:
+    """Return how many passes ago a page of `request` was last filled; the token that ends a request fills none."""
+    last = 1 if _remaining(sim, request) == 0 else 0
+    return int(last + sim.live[request].computed % sim.config[0].block_size)
 
 
 @compiled
 def _cache_in_order(sim: Any, worker: int) -> None:
     """Cache what the batch has filled, in the order of the requests' last inserts: by pass, then by seat."""
     record = sim.workers[worker]
-    before = sim.config[0].block_size + 1
+    before = config_of(sim, worker).block_size + 1
     while True:
         ago = -1
         for i in range(record.running):
@@ -637,26 +746,24 @@ def _cache_in_order(sim: Any, worker: int) -> None:
         if ago < 0:
             return
         for i in range(record.running):
-            node = sim.running[worker, i]
-            if _passes_since_insert(sim, node) == ago:
-                _cache(sim, worker, node, sim.live[node].computed)
+            request = sim.running[worker, i]
+            if _passes_since_insert(sim, request) == ago:
+                _cache(sim, worker, request, sim.live[request].computed)
         before = ago
 
 
 @compiled
-def _decode(sim: Any, worker: int, passes: int, end: int) -> None:
-    """Give every running request `passes` tokens, the last at `end`."""
+def _decode(sim: Any, worker: int, number: int, end: int) -> None:
+    """Give every running request that wants tokens `number` of them, the last at `end`."""
     record = sim.workers[worker]
-    _claim(sim, worker, _growth(sim, worker, passes))
-    if passes > 1:
-        if sim.config[0].timing == _FIXED:
-            vllm.record_gap(sim, record.first_duration, (passes - 1) * record.running)
-        else:
-            for number in range(2, passes + 1):
-                vllm.record_gap(sim, vllm.duration_of(sim, worker, number), record.running)
+    _claim(sim, worker, _growth(sim, worker, number))
+    if number > 1:
+        passes.record_gaps_between(sim, worker, number)
     for i in range(record.running):
-        _grow(sim, worker, sim.running[worker, i], passes, end)
-    if sim.config[0].caching != 0:
+        request = sim.running[worker, i]
+        if _remaining(sim, request) > 0:
+            _grow(sim, worker, request, number, end)
+    if config_of(sim, worker).caching != 0:
         _cache_in_order(sim, worker)
 
 
@@ -669,41 +776,31 @@ def _finish_all(sim: Any, worker: int, end: int) -> None:
             _finish(sim, worker, sim.running[worker, i], end)
     kept = 0
     for i in range(record.running):
-        node = sim.running[worker, i]
-        if _remaining(sim, node) > 0:
-            sim.running[worker, kept] = node
+        request = sim.running[worker, i]
+        if _remaining(sim, request) > 0:
+            sim.running[worker, kept] = request
             kept += 1
-        elif sim.static[node].limit > 0:
-            _finish(sim, worker, node, end)
+        elif sim.static[request].limit > 0:
+            _finish(sim, worker, request, end)
     record.running = kept
 
 
 @compiled
-def apply_passes(sim: Any, worker: int, passes: int) -> None:
-    """End the first `passes` passes of the current step: tokens, inserts, completions; the worker idles.
+def apply_passes(sim: Any, worker: int, number: int) -> None:
+    """End the first `number` passes of the current step: tokens, inserts, completions; the worker idles.
 
     Writes the tree, the requests, the feedback list and the log of gaps.
     """
-    run = sim.run[0]
     record = sim.workers[worker]
-    end = record.pass_start + record.first_duration if passes == 1 else vllm.end_of(sim, worker, passes)
-    record.passes += passes - 1
-    record.busy += end - record.pass_start
+    end = passes.finish(sim, worker, number)
+    requests.set_canceled_aside(sim, worker)
     if record.prefill != 0:
         _first_tokens(sim, worker, end)
     else:
-        if record.running > 0:
-            _decode(sim, worker, passes, end)
+        if record.running > 0 and record.stuck == 0:
+            _decode(sim, worker, number, end)
         if record.retracted == 0:
-            record.ratio = _ratio_after(sim.config[0], record.ratio, passes)
+            record.ratio = _ratio_after(config_of(sim, worker), record.ratio, number)
     _finish_all(sim, worker, end)
-    node = record.outcome_head
-    while node != NONE:
-        following = sim.live[node].next
-        sim.live[node].terminal = end
-        sim.feedback[run.feedback] = node
-        run.feedback += 1
-        node = following
-    record.outcome_head = NONE
-    record.pass_end = NONE
-    record.macro = 0
+    requests.tell_outcomes(sim, worker, end)
+    passes.rest(sim, worker)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from playproof_spec.certificate import ProvenGraph
+from playproof_spec.machines import NodeState, RequestState
 
 from playproof_kernel import driver, loop, radix, sglang
 from playproof_kernel.arrays import (
@@ -15,19 +16,21 @@ from playproof_kernel.arrays import (
     CONFIG,
     COPY,
     GAP,
+    HANDOFF,
     HEAP,
     LIVE,
     NONE,
     PLAY,
     RUN,
+    TICKET,
     WORKER,
     Sim,
     records,
 )
 from playproof_kernel.compiled import CompiledGraph, compile_graph
-from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec, WorkerSpec
+from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec, Role, WorkerSpec
 from playproof_kernel.ledger import Ledger
-from playproof_kernel.vllm import MAX_VARYING_PASSES
+from playproof_kernel.passes import MAX_VARYING_PASSES
 
 # Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
 SLICE = 100_000
@@ -79,7 +82,7 @@ def finish(sim: Sim, progress: Callable[[int, int], None] | None = None) -> Ledg
     while True:
         stop = loop.run(sim, SLICE)
         if progress is not None:
-            progress(int(sim.run[0].finished), len(sim.static))
+            progress(int(sim.run[0].finished), len(sim.node_state))
         if stop == loop.Stop.DONE:
             return _ledger(sim)
         if stop == loop.Stop.LOGS:
@@ -90,67 +93,89 @@ def finish(sim: Sim, progress: Callable[[int, int], None] | None = None) -> Ledg
         elif stop == loop.Stop.TREE:
             sim = _with_larger_trees(sim)
         elif stop == loop.Stop.STALL:
-            raise ReplayFault(f"no event is due but {len(sim.static) - int(sim.run[0].finished)} requests remain")
+            raise ReplayFault(f"no event is due but {len(sim.node_state) - int(sim.run[0].finished)} requests remain")
         elif stop == loop.Stop.HORIZON:
             raise ReplayFault("the simulated clock ran past its horizon of 2^62 ns")
 
 
 def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) -> Sim:
     """Return the arrays of a run that has not started."""
-    spec = deployment.worker
-    nodes, workers = len(graph.static), deployment.workers
-    config = _new_config(spec, nodes)
-    config.workers = workers
-    config.context = deployment.context_length
+    nodes, plays = len(graph.static), len(graph.play_begin) - 1
+    config = _new_config(deployment, load, nodes, plays)
     config.key_stride = graph.key_stride
-    lanes = min(load.lanes or 0, len(graph.play_begin) - 1)
-    config.lanes = lanes
-    config.macro = load.macro_steps
-    sequences = int(config[0].max_sequences)
+    static = _new_static(graph, config)
+    workers, rows = int(config.workers.sum()), len(static)
+    sequences, lanes = int(config.max_sequences.max()), int(config[0].lanes)
+    sglang = config[0].backend == Backend.SGLANG
     # SGLang counts pages; only vLLM keeps copies apart, and tables of them.
-    copies = 0 if spec.backend == Backend.SGLANG else spec.blocks
-    longest = 0 if spec.backend == Backend.SGLANG else int(graph.static.table_size.max())
-    capacity = radix.room(sequences) if spec.backend == Backend.SGLANG else 1
+    copies = 0 if sglang else int(config.blocks.max())
+    longest = 0 if sglang else int(static.table_size.max())
+    capacity = radix.room(sequences) if sglang else 1
     # Room for a full batch of the longest requests, within reason; it grows when that is short.
     arena = min(2 * sequences * longest, max(2 * longest, 1 << 21))
     gaps = 1 << (4 * (MAX_VARYING_PASSES + sequences) * workers).bit_length()
     return Sim(
         config=config,
-        run=records(1, RUN),
-        static=graph.static,
-        live=_new_live(nodes),
+        run=_new_run(),
+        static=static,
+        live=_new_live(rows),
+        tickets=_new_tickets(rows),
+        request_state=np.zeros(rows, np.int8),
         node_state=np.zeros(nodes, np.int8),
-        request_state=np.zeros(nodes, np.int8),
+        handoffs=_new_handoffs(nodes if len(config) > 1 else 0),
+        handoff_state=np.zeros(nodes if len(config) > 1 else 0, np.int8),
         edges=graph.edges,
         keys=graph.keys,
         plays=_new_plays(graph),
-        play_state=np.zeros(len(graph.play_begin) - 1, np.int8),
+        play_state=np.zeros(plays, np.int8),
         play_nodes=graph.play_nodes,
         lane_state=np.zeros(max(lanes, 1), np.int8),
-        workers=_new_workers(workers, config),
+        workers=_new_workers(config),
         running=np.zeros((workers, sequences), np.int64),
         copies=_new_copies(workers, copies),
         block_state=np.zeros((workers, copies), np.int8),
-        # Taken from the end: block 0 first.
-        free=np.tile(np.arange(copies - 1, -1, -1, dtype=np.int32), (workers, 1)),
+        free=_new_free(config, copies),
         buckets=np.full((workers, max(16, 1 << (2 * copies).bit_length())), NONE, np.int32),
         arena=np.zeros(arena, np.int64),
         spare=np.zeros(arena, np.int64),
+        holders=np.zeros(rows, np.int64),
         found=np.zeros(longest + 1, np.int64),
         tree=_new_trees(workers, capacity),
         leaves=np.zeros((workers, capacity), np.int64),
         branches=_new_branches(workers, capacity),
         part=np.zeros((workers, 3), np.int64),
         heap=records(nodes, HEAP),
-        feedback=np.zeros(nodes, np.int64),
+        transfers=records(len(graph.static) if len(config) > 1 else 0, HEAP),
+        cancellations=_new_cancellations(load),
+        feedback=np.zeros(rows, np.int64),
         admissions=records(nodes + sequences, ADMISSION),
         gaps=records(gaps, GAP),
     )
 
 
-def _new_config(spec: WorkerSpec, nodes: int) -> Any:
-    config = records(1, CONFIG)
+def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: int) -> Any:
+    decode = deployment.decode
+    config = records(1 if decode is None else 2, CONFIG)
+    _fill_role(config[0:1], deployment.worker, deployment.workers, nodes)
+    if decode is not None:
+        prefill = deployment.worker
+        if (prefill.backend, prefill.block_size) != (decode.worker.backend, decode.worker.block_size):
+            raise ValueError("the roles of a deployment have one backend and one block size")
+        _fill_role(config[1:2], decode.worker, decode.workers, nodes)
+        config.role = (Role.PREFILL, Role.DECODE)
+        config[1].first_worker = deployment.workers
+        config.bytes_per_token = decode.transfer.bytes_per_token
+        config.bytes_per_second = decode.transfer.bytes_per_second or 0.0
+        config.full_prompt = decode.transfer.full_prompt
+    config.context = deployment.context_length
+    config.lanes = min(load.lanes or 0, plays)
+    config.macro = load.macro_steps
+    return config
+
+
+def _fill_role(config: Any, spec: WorkerSpec, workers: int, nodes: int) -> None:
     config.backend = spec.backend
+    config.workers = workers
     config.blocks = spec.blocks
     config.block_size = spec.block_size
     config.max_batched_tokens = spec.max_batched_tokens
@@ -165,7 +190,60 @@ def _new_config(spec: WorkerSpec, nodes: int) -> Any:
     config.timing = spec.timing.kind
     config.prefill_ns = spec.timing.prefill_ns
     config.decode_ns = spec.timing.decode_ns
-    return config
+
+
+def _new_static(graph: CompiledGraph, config: Any) -> Any:
+    """Return what is fixed of each engine request: a node's, or a prefill row and a decode row for each node."""
+    static = graph.static
+    if len(config) == 1:
+        return static
+    both = np.concatenate([static, static]).view(type(static))
+    prefill, decode = both[: len(static)], both[len(static) :]
+    # A prefill worker computes the prompt and one token that nobody sees, if any token is wanted.
+    prefill.limit = np.minimum(prefill.limit, 1)
+    for rows, role in ((prefill, config[0]), (decode, config[1])):
+        tokens = rows.input + rows.limit
+        rows.table_size = np.minimum((tokens + role.block_size - 1) // role.block_size, role.blocks)
+    return both
+
+
+def _new_run() -> Any:
+    run = records(1, RUN)
+    run.action_head = NONE
+    run.action_tail = NONE
+    return run
+
+
+def _new_cancellations(load: LoadSpec) -> Any:
+    cancellations = records(len(load.cancellations), HEAP)
+    for entry, (time, node) in zip(cancellations, sorted(load.cancellations), strict=True):
+        entry.time = time
+        entry.node = node
+    return cancellations
+
+
+def _new_tickets(rows: int) -> Any:
+    tickets = records(rows, TICKET)
+    tickets.tried_epoch = NONE
+    tickets.holder = NONE
+    return tickets
+
+
+def _new_handoffs(nodes: int) -> Any:
+    handoffs = records(nodes, HANDOFF)
+    for name in ("held", "reserved", "activated", "released"):
+        handoffs[name] = NONE
+    return handoffs
+
+
+def _new_free(config: Any, copies: int) -> Any:
+    """Return each worker's stack of free blocks; they are taken from its end, block 0 first."""
+    free = np.zeros((int(config.workers.sum()), copies), np.int32)
+    for role in config:
+        if copies > 0:
+            workers = slice(role.first_worker, role.first_worker + role.workers)
+            free[workers, : role.blocks] = np.arange(role.blocks - 1, -1, -1, dtype=np.int32)
+    return free
 
 
 def _new_live(nodes: int) -> Any:
@@ -184,12 +262,26 @@ def _new_plays(graph: CompiledGraph) -> Any:
     return plays
 
 
-def _new_workers(workers: int, config: Any) -> Any:
-    table = records(workers, WORKER)
-    for name in ("pass_end", "tried", "wait_head", "wait_tail", "outcome_head", "tree_spare"):
+def _new_workers(config: Any) -> Any:
+    table = records(int(config.workers.sum()), WORKER)
+    for name in (
+        "pass_end",
+        "tried",
+        "wait_head",
+        "wait_tail",
+        "outcome_head",
+        "action_head",
+        "action_tail",
+        "pending_head",
+        "pending_tail",
+        "ready_head",
+        "ready_tail",
+        "tree_spare",
+    ):
         table[name] = NONE
-    table.free = config.blocks
-    table.ratio = config.ratio_start
+    table.role = np.repeat(np.arange(len(config)), config.workers)
+    table.free = config.blocks[table.role]
+    table.ratio = config.ratio_start[table.role]
     table.tree_used = 1  # the root
     table.tree_live = 1
     return table
@@ -242,34 +334,39 @@ def _with_larger_trees(sim: Sim) -> Sim:
 
 
 def _ledger(sim: Sim) -> Ledger:
-    live, plays, workers = sim.live, sim.plays, sim.workers
+    nodes = len(sim.node_state)
+    split = len(sim.config) > 1
+    # Tokens and ends as the client sees them: those of the decode worker, where there is one.
+    first, served = sim.live[:nodes], sim.live[-nodes:]
+    plays, workers = sim.plays, sim.workers
     admissions = sim.admissions[: int(sim.run[0].admissions)]
     gaps = sim.gaps[sim.gaps["count"] > 0]
     gaps = gaps[np.argsort(gaps.value, kind="stable")]
-    never = np.full(len(live), NONE, np.int64)
+    handoffs = sim.handoffs if split else _new_handoffs(nodes)
+    decode_worker = np.where(served.worker == NONE, NONE, served.worker - int(sim.config[-1].first_worker))
     return Ledger(
         node_state=sim.node_state,
-        request_state=sim.request_state,
-        handoff_state=np.zeros(len(live), np.int8),
-        dispatched_ns=live.dispatched.copy(),
-        first_admit_ns=live.first_admit.copy(),
-        first_token_ns=live.first_token.copy(),
-        second_token_ns=live.second_token.copy(),
-        last_token_ns=live.last_token.copy(),
-        terminal_ns=live.terminal.copy(),
-        output_length=live.generated.copy(),
-        source_held_ns=never.copy(),
-        destination_reserved_ns=never.copy(),
-        destination_activated_ns=never.copy(),
-        source_released_ns=never.copy(),
-        worker=live.worker.astype(np.int32),
-        decode_worker=never.astype(np.int32),
-        admissions=live.admissions.astype(np.int32),
-        admission_node=admissions.node.astype(np.int32),
+        request_state=_final_states(sim) if split else sim.request_state,
+        handoff_state=sim.handoff_state if split else np.zeros(nodes, np.int8),
+        dispatched_ns=first.dispatched.copy(),
+        first_admit_ns=first.first_admit.copy(),
+        first_token_ns=served.first_token.copy(),
+        second_token_ns=served.second_token.copy(),
+        last_token_ns=served.last_token.copy(),
+        terminal_ns=served.terminal.copy(),
+        output_length=served.generated.copy(),
+        source_held_ns=handoffs.held.copy(),
+        destination_reserved_ns=handoffs.reserved.copy(),
+        destination_activated_ns=handoffs.activated.copy(),
+        source_released_ns=handoffs.released.copy(),
+        worker=first.worker.astype(np.int32),
+        decode_worker=decode_worker.astype(np.int32) if split else np.full(nodes, NONE, np.int32),
+        admissions=(first.admissions + (served.admissions if split else 0)).astype(np.int32),
+        admission_node=(admissions.request % nodes).astype(np.int32),
         admission_at_ns=admissions["at"].copy(),
         admission_reused=admissions.reused.copy(),
         admission_pool_ordinal=admissions.ordinal.copy(),
-        admission_decode=np.zeros(len(admissions), np.bool_),
+        admission_decode=admissions.request >= nodes,
         play_state=sim.play_state,
         play_lane=plays.lane.astype(np.int32),
         play_start_ns=plays.start.copy(),
@@ -285,5 +382,19 @@ def _ledger(sim: Sim) -> Ledger:
         decode_tokens=workers.decode_tokens.copy(),
         preemptions=workers.preemptions.copy(),
         evictions=workers.evictions.copy(),
-        end_ns=max(int(live.terminal.max()), 0),
+        end_ns=max(int(served.terminal.max()), 0),
     )
+
+
+def _final_states(sim: Sim) -> Any:
+    """Return how the requests of a prefill/decode run ended for their clients, as `RequestState`."""
+    nodes = len(sim.node_state)
+    too_long = sim.static.input[:nodes] >= int(sim.config[0].context)
+    rejected = too_long | (sim.request_state[:nodes] == RequestState.REJECTED)
+    ends = {
+        RequestState.FINISHED: sim.node_state == NodeState.COMPLETED,
+        RequestState.CANCELED: sim.node_state == NodeState.CANCELED,
+        RequestState.REJECTED: (sim.node_state == NodeState.FAILED) & rejected,
+        RequestState.FAILED: (sim.node_state == NodeState.FAILED) & ~rejected,
+    }
+    return np.select(list(ends.values()), [np.int8(state) for state in ends], np.int8(RequestState.QUEUED))

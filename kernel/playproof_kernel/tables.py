@@ -1,7 +1,8 @@
-"""Block tables of running requests: one arena, compacted when it is full.
+"""Block tables of requests that hold blocks: one arena, compacted when it is full.
 
 A request's table lists the copies that it holds, head of the prompt first. It has `table_size` entries from its
-admission on, and gives them up when it leaves the worker; holes are squeezed out only when the arena runs short.
+admission (or its reservation) on, and gives them up when it lets the blocks go; holes are squeezed out only when the
+arena runs short.
 """
 
 from __future__ import annotations
@@ -11,36 +12,49 @@ from typing import Any
 from playproof_kernel import blocks
 from playproof_kernel.arrays import NONE
 from playproof_kernel.jit import compiled
+from playproof_kernel.requests import config_of
 
 
 @compiled
-def never_fits(sim: Any, node: int) -> bool:
-    """Whether no state of the pool admits `node`: its prompt reaches the context limit, or it needs too many blocks."""
-    config = sim.config[0]
-    known = sim.static[node].input + sim.live[node].generated
-    return sim.static[node].input >= config.context or known > config.blocks * config.block_size
+def never_fits(sim: Any, worker: int, request: int) -> bool:
+    """Whether no state of the pool admits `request`: its prompt reaches the context limit, or it is too large."""
+    config = config_of(sim, worker)
+    prompt = sim.static[request].input
+    return prompt >= config.context or prompt + sim.live[request].generated > config.blocks * config.block_size
+
+
+@compiled
+def room_for_one(sim: Any) -> bool:
+    """Make room for one more table of any size; False when the arena must grow (see `reserve_room`)."""
+    run = sim.run[0]
+    longest = sim.found.shape[0] - 1
+    if run.arena + longest > sim.arena.shape[0]:
+        _compact(sim)
+    run.arena_wanted = run.arena + longest
+    return run.arena_wanted <= sim.arena.shape[0]
 
 
 @compiled
 def reserve_room(sim: Any, worker: int) -> bool:
-    """Make room for every request that the next pass of `worker` could admit; False when the arena must grow.
+    """Make room for every request that the next pass of `worker` could admit, and for one reservation at its end.
 
-    Writes `arena`, `spare` and the tables' places; leaves the entries wanted in ``run.arena_wanted``.
+    Writes `arena`, `spare` and the tables' places; leaves the entries wanted in ``run.arena_wanted``, and returns
+    False, when the arena must grow.
     """
     run = sim.run[0]
     # Seats may become free within the pass (a running request can fail in it), so all of them count.
-    seats = sim.config[0].max_sequences
+    seats = config_of(sim, worker).max_sequences
     longest = sim.found.shape[0] - 1
-    if run.arena + seats * longest <= sim.arena.shape[0]:
+    if run.arena + (seats + 1) * longest <= sim.arena.shape[0]:
         return True
-    wanted = 0
-    node = sim.workers[worker].wait_head
-    while node != NONE and seats > 0:
+    wanted = longest
+    request = sim.workers[worker].wait_head
+    while request != NONE and seats > 0:
         # One that will be refused takes no seat, and what stands behind it moves up.
-        if not never_fits(sim, node):
-            wanted += sim.static[node].table_size
+        if not never_fits(sim, worker, request):
+            wanted += sim.static[request].table_size
             seats -= 1
-        node = sim.live[node].next
+        request = sim.live[request].next
     if run.arena + wanted <= sim.arena.shape[0]:
         return True
     _compact(sim)
@@ -51,25 +65,42 @@ def reserve_room(sim: Any, worker: int) -> bool:
 @compiled
 def _compact(sim: Any) -> None:
     used = 0
-    for worker in range(sim.config[0].workers):
-        for i in range(sim.workers[worker].running):
-            node = sim.running[worker, i]
-            live = sim.live[node]
-            begin, length = live.table_begin, live.table_len
-            for entry in range(length):
-                sim.spare[used + entry] = sim.arena[begin + entry]
-            live.table_begin = used
-            used += sim.static[node].table_size
+    for i in range(sim.run[0].holders):
+        request = sim.holders[i]
+        live = sim.live[request]
+        begin, length = live.table_begin, live.table_len
+        for entry in range(length):
+            sim.spare[used + entry] = sim.arena[begin + entry]
+        live.table_begin = used
+        used += sim.static[request].table_size
     for entry in range(used):
         sim.arena[entry] = sim.spare[entry]
     sim.run[0].arena = used
 
 
 @compiled
-def extend(sim: Any, worker: int, node: int, tokens: int) -> None:
-    """Give `node` fresh copies until its table covers `tokens` tokens; the caller has checked that they exist."""
-    live = sim.live[node]
-    size = sim.config[0].block_size
+def open_with_prefix(sim: Any, worker: int, request: int, hits: int) -> None:
+    """Give `request` a table that begins with the `hits` copies that `cached_prefix` found, one reference each."""
+    run = sim.run[0]
+    live = sim.live[request]
+    sim.tickets[request].holder = run.holders
+    sim.holders[run.holders] = request
+    run.holders += 1
+    live.table_begin = run.arena
+    run.arena += sim.static[request].table_size
+    pool = blocks.pool_of(sim, worker)
+    for i in range(hits):
+        blocks.reuse(pool, sim.found[i])
+        sim.arena[live.table_begin + i] = sim.found[i]
+    live.table_len = hits
+    live.filled = hits
+
+
+@compiled
+def extend(sim: Any, worker: int, request: int, tokens: int) -> None:
+    """Give `request` fresh copies until its table covers `tokens` tokens; the caller has checked that they exist."""
+    live = sim.live[request]
+    size = config_of(sim, worker).block_size
     needed = (tokens + size - 1) // size
     if live.table_len >= needed:
         return
@@ -80,16 +111,16 @@ def extend(sim: Any, worker: int, node: int, tokens: int) -> None:
 
 
 @compiled
-def cache_full_blocks(sim: Any, worker: int, node: int) -> None:
-    """Cache every block of `node` that its computed tokens have filled since the last call."""
-    config = sim.config[0]
+def cache_full_blocks(sim: Any, worker: int, request: int) -> None:
+    """Cache every block of `request` that its computed tokens have filled since the last call."""
+    config = config_of(sim, worker)
     if config.caching == 0:
         return
-    live = sim.live[node]
+    live = sim.live[request]
     full = live.computed // config.block_size
     if live.filled >= full:
         return
-    static = sim.static[node]
+    static = sim.static[request]
     pool = blocks.pool_of(sim, worker)
     # Walk the runs of prompt keys to the first block not cached yet, then one key a block.
     number = 0
@@ -103,33 +134,41 @@ def cache_full_blocks(sim: Any, worker: int, node: int) -> None:
         if number >= full:
             break
     for block in range(max(number, live.filled), full):
-        blocks.fill(pool, sim.arena[live.table_begin + block], blocks.generated_key(node, block))
+        blocks.fill(pool, sim.arena[live.table_begin + block], blocks.generated_key(request, block))
     live.filled = full
 
 
 @compiled
-def release_all(sim: Any, worker: int, node: int) -> None:
-    """Release every copy of `node`, last block first, so that a prompt's tail is evicted before its head."""
-    live = sim.live[node]
+def release_all(sim: Any, worker: int, request: int) -> None:
+    """Release every copy of `request`, last block first, so that a prompt's tail is evicted before its head."""
+    live = sim.live[request]
+    ticket = sim.tickets[request]
     pool = blocks.pool_of(sim, worker)
     for i in range(live.table_len - 1, -1, -1):
         blocks.release(pool, sim.arena[live.table_begin + i])
     live.table_len = 0
     live.filled = 0
     live.computed = 0
+    if ticket.holder != NONE:
+        run = sim.run[0]
+        run.holders -= 1
+        last = sim.holders[run.holders]
+        sim.holders[ticket.holder] = last
+        sim.tickets[last].holder = ticket.holder
+        ticket.holder = NONE
 
 
 @compiled
-def cached_prefix(sim: Any, worker: int, node: int, most: int) -> tuple[int, int]:
-    """Find the resident leading full blocks of `node`, at most `most`.
+def cached_prefix(sim: Any, worker: int, request: int, most: int) -> tuple[int, int]:
+    """Find the resident leading full blocks of `request`, at most `most`.
 
     Returns
     -------
     hits, active : int
         How many blocks were found (their copies are left in ``sim.found``), and how many of them are referenced now.
     """
-    config = sim.config[0]
-    static = sim.static[node]
+    config = config_of(sim, worker)
+    static = sim.static[request]
     pool = blocks.pool_of(sim, worker)
     hits, active, number = 0, 0, 0
     for run in range(static.key_begin, static.key_end):
@@ -147,7 +186,7 @@ def cached_prefix(sim: Any, worker: int, node: int, most: int) -> tuple[int, int
             return hits, active
     # Blocks that the request itself filled with its output before it was preempted.
     for block in range(number, most):
-        copy = blocks.find(pool, blocks.generated_key(node, block))
+        copy = blocks.find(pool, blocks.generated_key(request, block))
         if copy == NONE:
             break
         sim.found[hits] = copy

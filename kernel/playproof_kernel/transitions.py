@@ -10,7 +10,10 @@ from typing import Any
 
 from playproof_spec import machines
 
+from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled
+
+_SGLANG = int(Backend.SGLANG)
 
 
 class IllegalTransition(Exception):
@@ -21,6 +24,8 @@ NODE_TABLE = machines.NODE.as_array()
 PLAY_TABLE = machines.PLAY.as_array()
 LANE_TABLE = machines.LANE.as_array()
 REQUEST_TABLE = machines.REQUEST.as_array()
+SOURCE_FIRST_TABLE = machines.HANDOFF_SOURCE_FIRST.as_array()
+DESTINATION_FIRST_TABLE = machines.HANDOFF_DESTINATION_FIRST.as_array()
 BLOCK_TABLE = machines.BLOCK.as_array()
 
 
@@ -46,3 +51,12 @@ def advance(table: Any, states: Any, index: Any, event: Any) -> None:
         # Arguments known only now would cost eight times the whole transition, taken or not.
         raise IllegalTransition("an event reached a state that refuses it; interpreted, the traceback shows which")
     states[index] = successor
+
+
+@compiled
+def advance_handoff(sim: Any, node: int, event: int) -> None:
+    """Move the handoff of `node` along `event`, by the table of the deployment's engine."""
+    if sim.config[0].backend == _SGLANG:
+        advance(DESTINATION_FIRST_TABLE, sim.handoff_state, node, event)
+    else:
+        advance(SOURCE_FIRST_TABLE, sim.handoff_state, node, event)

@@ -863,7 +863,7 @@ DEPLOYMENT = _kinds(
         title="two settings that exclude one another",
         because="One of them would have no effect.",
         hint="Remove the one that you do not mean.",
-        example="timing: {type: polynomial, decode_ms: 12}",
+        example="timing: {type: polynomial, decode_ms: 12}, or kv_transfer with mode: aggregated",
     ),
     Kind(
         code="config-unsupported",
@@ -892,9 +892,9 @@ DEPLOYMENT = _kinds(
     Kind(
         code="request-never-fits",
         severity=Severity.WARNING,
-        title="a request that this deployment must reject",
-        because="Its prompt needs the whole context or more blocks than the pool has; its play fails there.",
-        hint="Raise engine.context_length or kv_cache.capacity.blocks, or leave the play out.",
+        title="a request that this deployment cannot complete",
+        because="Its prompt needs the whole context, or it needs more blocks than a pool has; its play fails there.",
+        hint="Raise engine.context_length or the kv_cache.capacity.blocks of the workers named, or leave the play out.",
         example="a prompt of 900,000 tokens on a pool of 4,096 blocks of 64",
     ),
 )

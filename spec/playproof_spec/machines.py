@@ -393,7 +393,6 @@ _LIVE_HANDOFF: dict[IntEnum, IntEnum | Rule] = {
 _DECODE_SIDE: dict[IntEnum, Mapping[IntEnum, IntEnum | Rule]] = {
     HandoffState.TRANSFERRING: {
         HandoffEvent.ACTIVATE: HandoffState.DECODE_WAITING,
-        HandoffEvent.COMPLETE_EMPTY: Rule(HandoffState.COMPLETED, "zero_tokens"),
         **_LIVE_HANDOFF,
     },
     HandoffState.DECODE_WAITING: {HandoffEvent.ADMIT: Rule(HandoffState.DECODING, "fits"), **_LIVE_HANDOFF},
@@ -401,6 +400,8 @@ _DECODE_SIDE: dict[IntEnum, Mapping[IntEnum, IntEnum | Rule]] = {
         # A request pushed out of a full decode pool waits for its turn again.
         HandoffEvent.RESERVE: HandoffState.DECODE_WAITING,
         HandoffEvent.COMPLETE: HandoffState.COMPLETED,
+        # A request that asks for no token has its seat for one pass, like any other, and leaves without a token.
+        HandoffEvent.COMPLETE_EMPTY: Rule(HandoffState.COMPLETED, "zero_tokens"),
         **_LIVE_HANDOFF,
     },
 }

@@ -27,6 +27,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WEKA = str(EXAMPLES / "weka")
 V2 = str(EXAMPLES / "v2" / "corpus.jsonl")
 CONFIG = str(EXAMPLES / "deployment.yaml")
+PAIR = str(EXAMPLES / "disaggregated.yaml")
 DEADLOCK = str(EXAMPLES / "broken" / "deadlock.jsonl")
 
 
@@ -143,6 +144,16 @@ def test_validate_with_a_deployment_warns_of_what_never_fits(said: Any, tmp_path
     assert said("validate", WEKA, "--config", CONFIG)[1].count("request-never-fits") == 0
 
 
+def test_validate_with_a_pair_names_the_role_that_lacks_room(said: Any, tmp_path: Path) -> None:
+    assert said("validate", WEKA, "--config", PAIR)[1].count("request-never-fits") == 0
+    config = tmp_path / "small.yaml"
+    config.write_text(Path(PAIR).read_text().replace("blocks: 160", "blocks: 60"))
+    code, out, _ = said("validate", WEKA, "--config", str(config))
+    assert code == 0
+    assert "at most 60 blocks of 64 tokens in the pool of a decode worker" in out
+    assert "the handoff of the request fails" in out
+
+
 # replay -------------------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +192,24 @@ def test_replay_without_a_configuration(said: Any) -> None:
     assert changed["digests"]["configuration"] != document["digests"]["configuration"]
 
 
+def test_replay_of_a_pair_shows_both_roles(said: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    code, out, err = said("replay", "--config", PAIR, "--out", str(folder), "--per-request")
+    assert (code, err) == (0, "")
+    report = json.loads((folder / "report.json").read_text())
+    for name, role in report["roles"].items():
+        assert f"{name} workers" in out
+        assert f"{role['forward_passes']:,} passes" in out
+    assert report["completed_trajectories"] == 5
+    lines = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    assert {(line["prefill_worker_idx"], line["decode_worker_idx"]) for line in lines} == {(0, 0), (0, 1)}
+    for line in lines:
+        steps = ("dispatched_at_ms", "source_held_ms", "destination_reserved_ms", "destination_activated_ms")
+        times = [line[name] for name in (*steps, "first_token_ms", "terminal_time_ms")]
+        assert times == sorted(times)
+        assert line["source_released_ms"] >= line["destination_activated_ms"]
+
+
 def test_replay_says_what_the_deployment_rejects(said: Any) -> None:
     field = "engine.workers.aggregated.kv_cache.capacity.blocks"
     code, out, err = said("replay", WEKA, "--config", CONFIG, "--set", f"{field}=60")
@@ -200,8 +229,15 @@ def test_replay_says_what_the_deployment_rejects(said: Any) -> None:
         (["replay", WEKA, "--per-request"], 2, "--out"),
         (["replay", WEKA, "--online"], 2, "online"),
         (["replay", WEKA, "--out", f"{V2}/below/a/file"], 2, "corpus.jsonl"),
-        (["replay", WEKA, "--set", "engine.mode=disaggregated"], 1, "config-unsupported"),
+        (["replay", WEKA, "--set", "engine.mode=disaggregated"], 1, "config-missing"),
         (["replay", WEKA, "--set", "engine.workers.aggregated.parallelism.replicas=true"], 1, "config-type"),
+        (["replay", WEKA, "--config", PAIR, "--set", "engine.mode=aggregated"], 1, "config-combination"),
+        (["replay", WEKA, "--config", PAIR, "--set", "engine.kv_transfer.bytes_per_token=auto"], 1, "config-type"),
+        (
+            ["replay", WEKA, "--config", PAIR, "--set", "engine.workers.decode.kv_cache.block_size=32"],
+            1,
+            "engine.workers.prefill.kv_cache.block_size: 64, engine.workers.decode.kv_cache.block_size: 32",
+        ),
         (["replay", WEKA, "--set", "engine.mood=x"], 1, "did you mean mode?"),
         (["validate", WEKA, "--config", DEADLOCK], 1, "config-"),
         (["validate"], 2, "paths"),

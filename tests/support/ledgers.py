@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from naive import NaiveRun
 from playproof_kernel import Ledger
-from playproof_spec.machines import NodeState, PlayState
+from playproof_spec.machines import HandoffState, NodeState, PlayState, RequestState
 
 
 def columns(ledger: Ledger) -> dict[str, Any]:
@@ -19,11 +19,16 @@ def columns(ledger: Ledger) -> dict[str, Any]:
 
 def observed(ledger: Ledger) -> dict[str, Any]:
     """Return what a naive run can be compared on."""
-    history: list[list[tuple[int, int]]] = [[] for _ in ledger.node_state]
-    for node, at, reused in zip(ledger.admission_node, ledger.admission_at_ns, ledger.admission_reused, strict=True):
-        history[node].append((int(at), int(reused)))
+    history: list[list[tuple[int, int, bool, int]]] = [[] for _ in ledger.node_state]
+    columns_of_history = (ledger.admission_at_ns, ledger.admission_reused, ledger.admission_pool_ordinal)
+    for node, decode, at, reused, ordinal in zip(
+        ledger.admission_node, ledger.admission_decode, *columns_of_history, strict=True
+    ):
+        history[node].append((int(at), int(reused), bool(decode), int(ordinal)))
     return {
         "state": [NodeState(int(state)).name.lower() for state in ledger.node_state],
+        "request_state": [RequestState(int(state)).name.lower() for state in ledger.request_state],
+        "handoff_state": [HandoffState(int(state)).name.lower() for state in ledger.handoff_state],
         "dispatched": ledger.dispatched_ns.tolist(),
         "first_token": ledger.first_token_ns.tolist(),
         "second_token": ledger.second_token_ns.tolist(),
@@ -31,6 +36,11 @@ def observed(ledger: Ledger) -> dict[str, Any]:
         "terminal": ledger.terminal_ns.tolist(),
         "output": ledger.output_length.tolist(),
         "worker": ledger.worker.tolist(),
+        "decode_worker": ledger.decode_worker.tolist(),
+        "held": ledger.source_held_ns.tolist(),
+        "reserved": ledger.destination_reserved_ns.tolist(),
+        "activated": ledger.destination_activated_ns.tolist(),
+        "released": ledger.source_released_ns.tolist(),
         "admissions": history,
         "play_state": [PlayState(int(state)).name.lower() for state in ledger.play_state],
         "play_start": ledger.play_start_ns.tolist(),
@@ -49,8 +59,17 @@ def naively_observed(run: NaiveRun) -> dict[str, Any]:
     requests = driver.requests
     # The kernel has one state for both: what the driver calls failed, the request calls rejected or failed.
     states = ["failed" if r.state == "rejected" else r.state for r in requests]
+    of_request = {"completed": "finished", "skipped": "queued"}
+    of_handoff = {"skipped": "queued", "rejected": "failed"}
+    histories = [
+        [(*entry, False, i) for i, entry in enumerate(r.admissions)]
+        + [(*entry, True, i) for i, entry in enumerate(r.decode_admissions)]
+        for r in requests
+    ]
     return {
         "state": states,
+        "request_state": [of_request.get(r.state, r.state) for r in requests],
+        "handoff_state": [of_handoff.get(r.state, r.state) if run.disaggregated else "queued" for r in requests],
         "dispatched": [r.dispatched_ns for r in requests],
         "first_token": [r.tokens_ns[0] if r.tokens_ns else -1 for r in requests],
         "second_token": [r.tokens_ns[1] if len(r.tokens_ns) > 1 else -1 for r in requests],
@@ -58,7 +77,12 @@ def naively_observed(run: NaiveRun) -> dict[str, Any]:
         "terminal": [r.terminal_ns for r in requests],
         "output": [len(r.tokens_ns) for r in requests],
         "worker": [r.worker for r in requests],
-        "admissions": [r.admissions for r in requests],
+        "decode_worker": [h.worker for h in run.handoffs],
+        "held": [h.held_ns for h in run.handoffs],
+        "reserved": [h.reserved_ns for h in run.handoffs],
+        "activated": [h.activated_ns for h in run.handoffs],
+        "released": [h.released_ns for h in run.handoffs],
+        "admissions": histories,
         "play_state": driver.play_state,
         "play_start": driver.play_start,
         "play_settled": driver.play_settled,

@@ -7,11 +7,14 @@ property compares every observable of both.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from playproof_kernel import Backend, DeploymentSpec, LoadSpec, TimingKind
+from playproof_kernel import Backend, DeploymentSpec, LoadSpec, TimingKind, WorkerSpec
 from playproof_spec.graph import Graph, Trigger
+
+NEVER = -1
 
 
 class NaivePool:
@@ -79,6 +82,7 @@ class Request:
     filled: int = 0
     worker: int = -1
     admissions: list[tuple[int, int]] = field(default_factory=list)
+    decode_admissions: list[tuple[int, int]] = field(default_factory=list)
 
 
 class NaiveDriver:
@@ -97,7 +101,7 @@ class NaiveDriver:
         self.play_lane = [-1] * len(graph.plays)
         self.next_play = 0
         self.edges = [[graph.edge(n, t) for n in self._into(t)] for t in range(graph.node_count)]
-        self.index = {name: i for i, name in enumerate(graph.request_ids)}
+        self.cancellations = sorted(load.cancellations)
 
     def _into(self, node: int) -> range:
         return range(int(self.graph.edge_offsets[node]), int(self.graph.edge_offsets[node + 1]))
@@ -147,7 +151,17 @@ class NaiveDriver:
         return [r.index for r in sorted(ready, key=lambda r: (r.ready_ns, r.index))]
 
     def next_time(self) -> int | None:
-        return min((r.ready_ns for r in self.requests if r.state == "ready"), default=None)
+        times = [r.ready_ns for r in self.requests if r.state == "ready"]
+        return min(times + [at for at, _ in self.cancellations], default=None)
+
+    def give_up(self) -> list[int]:
+        """Cancel what the client gives up now; nodes that are not in flight are left alone."""
+        due = [node for at, node in self.cancellations if at <= self.now]
+        self.cancellations = self.cancellations[len(due) :]
+        nodes = [node for node in due if self.requests[node].state == "dispatched"]
+        nodes = list(dict.fromkeys(nodes))
+        self.hear([(node, "canceled") for node in nodes])
+        return nodes
 
     def fire(self, source: int, trigger: Trigger) -> None:
         name = self.graph.request_ids[source]
@@ -169,7 +183,7 @@ class NaiveDriver:
         return sum(self.requests[n].state == "dispatched" for n in self.graph.plays[play].nodes)
 
     def hear(self, outcomes: list[tuple[int, str]]) -> None:
-        """Take in (node, completed | rejected | failed) of this instant."""
+        """Take in (node, completed | rejected | failed | canceled) of this instant."""
         for node, outcome in sorted(outcomes):
             play = int(self.graph.node_play[node])
             self.requests[node].state = outcome
@@ -202,17 +216,21 @@ class NaiveDriver:
 
 
 class NaiveWorker:
-    """A vLLM worker, one pass at a time."""
+    """A vLLM worker, one pass at a time. What prefill/decode changes are the methods marked as such."""
 
-    def __init__(self, graph: Graph, deployment: DeploymentSpec, requests: list[Request]) -> None:
+    # A prefill worker has no decode part in its passes, a decode worker no prefill part.
+    prefill_part = decode_part = True
+
+    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
         self.graph = graph
-        self.spec = deployment.worker
-        self.context = deployment.context_length
+        self.spec = spec
+        self.context = context
         self.requests = requests
         self.pool = NaivePool(self.spec.blocks)
         self.waiting: list[int] = []
         self.running: list[int] = []
         self.gone: list[tuple[int, str]] = []
+        self.canceled: list[int] = []  # whose places the running pass still needs
         self.end_ns: int | None = None
         self.passes = 0
         self.preemptions = 0
@@ -257,6 +275,64 @@ class NaiveWorker:
             self.pool.release(copy)
         request.table, request.filled, request.computed = [], 0, 0
 
+    # What prefill/decode changes
+
+    def head(self) -> int | None:
+        """Whom admission looks at next."""
+        return self.waiting[0] if self.waiting else None
+
+    def materialized(self, node: int) -> bool:
+        """Whether the prompt of `node`, which waits, is there already."""
+        return False
+
+    def complete(self, node: int) -> str:
+        """End `node`, which runs and has all its tokens, and say how."""
+        self.drop(node)
+        return "completed"
+
+    # Cancellation
+
+    def cancel(self, node: int) -> None:
+        """Give up `node`: at once, or at the end of the pass that runs."""
+        if self.end_ns is None:
+            self.forget(node)
+        else:
+            self.canceled.append(node)
+
+    def forget(self, node: int) -> None:
+        self.waiting = [other for other in self.waiting if other != node]
+        self.running = [other for other in self.running if other != node]
+        self.gone = [(other, outcome) for other, outcome in self.gone if other != node]
+        self.drop(node)
+
+    def forget_canceled(self) -> None:
+        for node in self.canceled:
+            self.forget(node)
+        self.canceled = []
+
+    # Passes
+
+    def impossible(self, node: int) -> bool:
+        return self.prompt(node) >= self.context or self.ceil_blocks(self.known(node)) > self.spec.blocks
+
+    def resident(self, node: int, blocks: int) -> list[int]:
+        """Copies of the leading blocks of `node` that are in the pool, of `blocks` full ones."""
+        found: list[int] = []
+        for content in self.contents(node, blocks) if self.spec.prefix_caching else []:
+            copy = self.pool.find(content)
+            if copy is None:
+                break
+            found.append(copy)
+        return found
+
+    def lookup(self, node: int) -> list[int]:
+        last = self.known(node) if self.limit(node) == 0 else self.known(node) - 1
+        return self.resident(node, last // self.spec.block_size)
+
+    def fits(self, node: int, found: list[int]) -> bool:
+        active = sum(self.pool.refs[copy] > 0 for copy in found)
+        return self.ceil_blocks(self.known(node)) - active <= self.pool.available()
+
     def start(self, now: int) -> bool:
         budget = self.spec.max_batched_tokens
         preempted = False
@@ -283,24 +359,25 @@ class NaiveWorker:
                 self.compute(node, want)
                 budget -= want
                 i += 1
-        while not preempted and len(self.running) < self.spec.max_sequences and self.waiting:
-            node = self.waiting[0]
+        while not preempted and len(self.running) < self.spec.max_sequences:
+            node_or_none = self.head()
+            if node_or_none is None:
+                break
+            node = node_or_none
             request = self.requests[node]
-            total = self.ceil_blocks(self.known(node))
-            if self.prompt(node) >= self.context or total > self.spec.blocks:
-                self.waiting.pop(0)
+            if self.impossible(node):
+                self.waiting.remove(node)
                 self.gone.append((node, "failed" if request.admissions else "rejected"))
                 continue
-            found: list[int] = []
-            if self.spec.prefix_caching:
-                last = self.known(node) if self.limit(node) == 0 else self.known(node) - 1
-                for content in self.contents(node, last // self.spec.block_size):
-                    copy = self.pool.find(content)
-                    if copy is None:
-                        break
-                    found.append(copy)
-            active = sum(self.pool.refs[copy] > 0 for copy in found)
-            if total - active > self.pool.available() or budget == 0:
+            if self.materialized(node):
+                self.waiting.remove(node)
+                self.running.append(node)
+                request.admissions.append((now, 0))
+                if budget == 0:
+                    break
+                continue
+            found = self.lookup(node)
+            if not self.fits(node, found) or budget == 0:
                 break
             self.waiting.pop(0)
             for copy in found:
@@ -312,7 +389,7 @@ class NaiveWorker:
             want = min(self.known(node) - request.computed, budget)
             budget -= want
             self.compute(node, want)
-        if not self.running and not self.gone:
+        if not self.running and not self.gone and not preempted:
             return False
         self.end_ns = now + self.duration()
         self.passes += 1
@@ -321,7 +398,7 @@ class NaiveWorker:
     def duration(self) -> int:
         prefills = [self.requests[n] for n in self.running if self.requests[n].prompt_computed_now > 0]
         total = 0
-        if prefills:
+        if prefills and self.prefill_part:
             after = sum(min(r.computed, self.prompt(r.index)) for r in prefills)
             before = after - sum(r.prompt_computed_now for r in prefills)
             count = len(prefills)
@@ -334,7 +411,7 @@ class NaiveWorker:
             and self.limit(n) > 0
             and (self.requests[n].tokens_ns or not self.requests[n].prompt_computed_now)
         ]
-        if decoding:
+        if decoding and self.decode_part:
             total += self.decode_ns(sum(self.known(n) for n in decoding))
         return total
 
@@ -351,6 +428,7 @@ class NaiveWorker:
 
     def finish(self, now: int) -> list[tuple[int, str]]:
         self.end_ns = None
+        self.forget_canceled()
         outcomes, self.gone = self.gone, []
         for node in list(self.running):
             request = self.requests[node]
@@ -359,10 +437,20 @@ class NaiveWorker:
             if self.limit(node) > 0:
                 request.tokens_ns.append(now)
             if len(request.tokens_ns) >= self.limit(node):
-                self.drop(node)
                 self.running.remove(node)
-                outcomes.append((node, "completed"))
+                outcomes.append((node, self.complete(node)))
         return outcomes
+
+
+@dataclass
+class NaiveHandoff:
+    """Which decode worker a request went to, and when it took which step."""
+
+    worker: int = NEVER
+    held_ns: int = NEVER
+    reserved_ns: int = NEVER
+    activated_ns: int = NEVER
+    released_ns: int = NEVER
 
 
 @dataclass
@@ -370,7 +458,9 @@ class NaiveRun:
     """A whole replay, finished."""
 
     driver: NaiveDriver
-    workers: list[NaiveWorker]
+    workers: Sequence[NaiveWorker]
+    handoffs: Sequence[NaiveHandoff]
+    disaggregated: bool = False
 
     def gaps(self) -> dict[int, int]:
         """Inter-token gaps and how often each occurred."""
@@ -385,12 +475,16 @@ def _new_worker(graph: Graph, deployment: DeploymentSpec, requests: list[Request
     if deployment.worker.backend is Backend.SGLANG:
         from naive_sglang import NaiveSglangWorker  # which builds on this module
 
-        return NaiveSglangWorker(graph, deployment, requests)
-    return NaiveWorker(graph, deployment, requests)
+        return NaiveSglangWorker(graph, deployment.worker, deployment.context_length, requests)
+    return NaiveWorker(graph, deployment.worker, deployment.context_length, requests)
 
 
 def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> NaiveRun:
     """Replay `graph` the slow way."""
+    if deployment.decode is not None:
+        from naive_disagg import disagg_replay  # which builds on this module
+
+        return disagg_replay(graph, deployment, load)
     driver = NaiveDriver(graph, load)
     workers = [_new_worker(graph, deployment, driver.requests) for _ in range(deployment.workers)]
     driver.start()
@@ -405,6 +499,9 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
                     outcomes += worker.finish(driver.now)
                     changed = True
             driver.hear(outcomes)
+            for node in driver.give_up():
+                workers[driver.requests[node].worker].cancel(node)
+                changed = True
             while due := driver.due():
                 number = placed % len(workers)
                 placed += 1
@@ -418,7 +515,7 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
         if following is not None:
             times.append(following)
         if not times:
-            return NaiveRun(driver, workers)
+            return NaiveRun(driver, workers, [NaiveHandoff() for _ in driver.requests])
         driver.now = min(times)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from naive import NaiveWorker, Request
-from playproof_kernel import DeploymentSpec
+from playproof_kernel import WorkerSpec
 from playproof_spec.graph import Graph
 
 CLIP = 4096
@@ -166,8 +166,8 @@ class NaiveTree:
 class NaiveSglangWorker(NaiveWorker):
     """An SGLang worker, one pass at a time."""
 
-    def __init__(self, graph: Graph, deployment: DeploymentSpec, requests: list[Request]) -> None:
-        super().__init__(graph, deployment, requests)
+    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
+        super().__init__(graph, spec, context, requests)
         self.tree = NaiveTree(self.spec.blocks)
         self.first = 0.7 * self.spec.schedule_conservativeness
         self.ratio = self.first
@@ -177,6 +177,7 @@ class NaiveSglangWorker(NaiveWorker):
         self.fresh: list[int] = []  # whose prompt became whole in this pass
         self.prefilled: list[tuple[int, int]] = []  # (tokens after, tokens before) of this pass
         self.prefill = self.retracted = False
+        self.stalls = False  # the one running request waits for pages that others hold
 
     def remaining(self, node: int) -> int:
         return self.limit(node) - len(self.requests[node].tokens_ns)
@@ -204,6 +205,15 @@ class NaiveSglangWorker(NaiveWorker):
         self.tree.free += self.held.pop(node) - full
         self.tree.insert(self.place[node], self.contents(node, full)[self.cached.pop(node) :])
         self.tree.unlock(self.place.pop(node))
+
+    def complete(self, node: int) -> str:
+        self.end(node)
+        return "completed"
+
+    def drop(self, node: int) -> None:  # of a canceled request, wherever it is
+        self.fresh = [other for other in self.fresh if other != node]
+        if node in self.held:
+            self.give_up(node)
 
     def growth(self, nodes: list[int]) -> int:
         return sum(self.ceil_blocks(self.known(node) + 1) - self.held[node] for node in nodes)
@@ -233,7 +243,7 @@ class NaiveSglangWorker(NaiveWorker):
             impossible = tokens == 0 and left > 0
             fits = not impossible and charge + reserve < total - spent and charge <= inputs and charge <= chunk
             if not fits or not self.admit(node, start, tokens, now):
-                if taken == 0 and stalled == 0:
+                if taken == 0 and stalled == 0 and not self.others_hold():
                     self.refuse()
                     continue
                 break
@@ -250,6 +260,10 @@ class NaiveSglangWorker(NaiveWorker):
         if cut is not None:
             self.cache(cut)
             self.waiting.insert(0, cut)
+
+    def others_hold(self) -> bool:
+        """Whether pages are held by requests that neither run nor wait, and will come free."""
+        return False
 
     def start_of(self, node: int) -> int:
         if self.requests[node].computed > 0 or not self.spec.prefix_caching:
@@ -293,41 +307,55 @@ class NaiveSglangWorker(NaiveWorker):
         self.retracted = True
 
     def make_room(self) -> None:
-        while len(self.running) > 1 and self.growth(self.running) > self.tree.available():
-            least = min(self.running, key=lambda node: len(self.requests[node].tokens_ns))
+        while len(self.growers()) > 1 and self.growth(self.growers()) > self.tree.available():
+            least = min(self.growers(), key=lambda node: len(self.requests[node].tokens_ns))
             self.running.remove(least)
             self.retract(least)
-        short = self.growth(self.running) > self.tree.available()
+        short = self.growth(self.growers()) > self.tree.available()
         if short and self.waiting and self.requests[self.waiting[0]].computed > 0:
             self.retract(self.waiting.pop(0))
+        if self.growth(self.growers()) > self.tree.available():
+            self.resolve()
         if self.retracted:
-            tokens = sum(len(self.requests[node].tokens_ns) for node in self.running)
-            limits = sum(self.limit(node) for node in self.running)
-            self.ratio = min(1.0, (tokens + 20 * len(self.running)) / (limits + 1))
-        if self.growth(self.running) > self.tree.available():
-            (node,) = self.running
-            self.running = []
-            self.give_up(node)
-            self.gone.append((node, "failed"))
+            tokens = sum(len(self.requests[node].tokens_ns) for node in self.growers())
+            limits = sum(self.limit(node) for node in self.growers())
+            self.ratio = min(1.0, (tokens + 20 * len(self.growers())) / (limits + 1))
+
+    def growers(self) -> list[int]:
+        """Who of the running wants a token."""
+        return [node for node in self.running if self.limit(node) > 0]
+
+    def resolve(self) -> None:
+        """Do something about the one running request that cannot grow."""
+        (node,) = self.growers()
+        self.running.remove(node)
+        self.give_up(node)
+        self.gone.append((node, "failed"))
 
     # Passes
 
+    def promote(self, now: int) -> bool:
+        """Let those join that come with their prompt; say whether others may be admitted after them."""
+        return True
+
     def start(self, now: int) -> bool:
-        self.fresh, self.prefilled, self.retracted = [], [], False
+        self.fresh, self.prefilled, self.retracted, self.stalls, self.prefill = [], [], False, False, False
         for node in [node for node in self.waiting if self.prompt(node) >= self.context]:
             self.waiting.remove(node)
             self.gone.append((node, "rejected"))
-        self.prefill_batch(now)
+        if self.promote(now):
+            self.prefill_batch(now)
         length = 0
-        if self.prefilled:
+        if self.prefilled and self.prefill_part:
             count = len(self.prefilled)
             after, before = (sum(pair[i] for pair in self.prefilled) // count for i in (0, 1))
             length = self.prefill_ns(count * (after - before))
         if not self.prefill and self.running:
             self.make_room()
-            if self.running:
-                length = self.decode_ns(sum(self.known(node) for node in self.running))
-        if not self.prefill and not self.running and not self.gone:
+            if self.growers() and not self.stalls:
+                length = self.decode_ns(sum(self.known(node) for node in self.growers()))
+        works = self.prefill or len(self.running) > len(self.growers()) or (self.running and not self.stalls)
+        if not works and not self.gone and not self.retracted:
             return False
         self.end_ns = now + length
         self.passes += 1
@@ -347,9 +375,10 @@ class NaiveSglangWorker(NaiveWorker):
 
     def finish(self, now: int) -> list[tuple[int, str]]:
         self.end_ns = None
+        self.forget_canceled()
         outcomes, self.gone = self.gone, []
-        idle = [node for node in self.fresh if self.limit(node) == 0]
         if self.prefill:
+            idle = [node for node in self.fresh if self.limit(node) == 0]
             others = [node for node in self.fresh if self.remaining(node) > 1]
             room = self.growth(others) <= self.tree.available()
             if room:
@@ -358,14 +387,15 @@ class NaiveSglangWorker(NaiveWorker):
                 if self.remaining(node) == 1 or (room and node in others):
                     self.token(node, now)
         else:
-            self.tree.evict(max(self.growth(self.running) - self.tree.free, 0))
-            for node in self.running:
+            idle = [node for node in self.running if self.limit(node) == 0]
+            growers = [] if self.stalls else self.growers()
+            self.tree.evict(max(self.growth(growers) - self.tree.free, 0))
+            for node in growers:
                 self.token(node, now)
             if not self.retracted:
                 self.ratio = max(self.ratio - (self.first - 0.14 * self.first) / 600, 0.14 * self.first)
-        done = [node for node in self.running if self.limit(node) > 0 and self.remaining(node) == 0]
+        done = [node for node in self.growers() if self.remaining(node) == 0]
         for node in idle + done:
-            self.end(node)
             self.running.remove(node)
-            outcomes.append((node, "completed"))
+            outcomes.append((node, self.complete(node)))
         return outcomes

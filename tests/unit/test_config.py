@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from playproof_kernel.deployment import Backend, TimingKind
+from playproof_kernel.deployment import Backend, TimingKind, TransferSpec, WorkerSpec
 from playproof_spec.findings import Finding
 
 from playproof.config import (
@@ -23,21 +23,39 @@ from playproof.config import (
 )
 from playproof.deployment import (
     UNLIMITED_CONTEXT_TOKENS,
+    DecodeRole,
     Deployment,
+    Disaggregated,
     FixedTiming,
     InvalidDeployment,
     Load,
     PolynomialTiming,
+    PrefillRole,
+    Transfer,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = "engine.workers.aggregated"
-PLAIN: dict[str, Any] = msgspec.yaml.decode(DEFAULT_CONFIGURATION)
+PAIR = b"""
+engine:
+  mode: disaggregated
+  workers:
+    prefill:
+      parallelism: {replicas: 2}
+      kv_cache: {block_size: 16, capacity: {type: fixed, blocks: 100}}
+      timing: {type: fixed, prefill_ms: 30, decode_ms: 1}
+    decode:
+      parallelism: {replicas: 3}
+      scheduler: {max_batched_tokens: 4096}
+      kv_cache: {block_size: 16, prefix_caching: false, capacity: {type: fixed, blocks: 200}}
+      timing: {type: polynomial}
+  kv_transfer: {bytes_per_token: 98304, bandwidth_gb_per_second: 50}
+"""
 
 
-def changed(field: str, value: object) -> bytes:
-    """Return the default configuration with one field set."""
-    tree = msgspec.yaml.decode(DEFAULT_CONFIGURATION)
+def changed(field: str, value: object, configuration: bytes = DEFAULT_CONFIGURATION) -> bytes:
+    """Return the default configuration, or another, with one field set."""
+    tree = msgspec.yaml.decode(configuration)
     *parents, last = field.split(".")
     place = tree
     for parent in parents:
@@ -79,7 +97,6 @@ GUARDS = [
     ("traffic.load.agentic_prefix_scope", "play", "config-unsupported"),
     ("traffic.load.agentic_prefix_scope", "lane", "config-value"),
     ("traffic.stop", {"max_virtual_time_seconds": 3}, "config-unsupported"),
-    ("engine.mode", "disaggregated", "config-unsupported"),
     ("engine.mode", "agregated", "config-value"),
     ("engine.backend", "trtllm", "config-value"),
     ("engine.model", 3, "config-type"),
@@ -90,10 +107,11 @@ GUARDS = [
     ("engine.router.policy", "kv_router", "config-unsupported"),
     ("engine.router.policy", "random", "config-value"),
     ("engine.router", "round_robin", "config-type"),
-    ("engine.kv_transfer", {"bytes_per_token": 1}, "config-unsupported"),
+    ("engine.mode", True, "config-type"),
+    ("engine.kv_transfer", {"bytes_per_token": 1}, "config-combination"),
     ("engine.speculation", {"kind": "ngram"}, "config-unsupported"),
-    ("engine.workers.prefill", {}, "config-unsupported"),
-    ("engine.workers.decode", {}, "config-unsupported"),
+    ("engine.workers.prefill", {}, "config-combination"),
+    ("engine.workers.decode", {}, "config-combination"),
     (f"{WORKER}.parallelism.replicas", True, "config-type"),
     (f"{WORKER}.parallelism.replicas", 0, "config-value"),
     (f"{WORKER}.parallelism.replicas", 1.0, "config-type"),
@@ -105,6 +123,7 @@ GUARDS = [
     (f"{WORKER}.scheduler.max_sequences", -1, "config-value"),
     (f"{WORKER}.scheduler.chunked_prefill_size", 0, "config-value"),
     (f"{WORKER}.scheduler.max_prefill_tokens", "8192", "config-type"),
+    (f"{WORKER}.scheduler.schedule_conservativeness", 0, "config-value"),
     (f"{WORKER}.kv_cache.block_size", 0, "config-value"),
     (f"{WORKER}.kv_cache.prefix_caching", 1, "config-type"),
     (f"{WORKER}.kv_cache.bytes_per_token", 0, "config-value"),
@@ -120,13 +139,42 @@ GUARDS = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value", "code"), GUARDS, ids=[f"{field}={value}" for field, value, _ in GUARDS])
-def test_each_guard_names_its_field(field: str, value: object, code: str) -> None:
-    (problem,) = refused(changed(field, value))
+# The same of a prefill/decode configuration.
+PAIR_GUARDS = [
+    ("engine.workers.aggregated", {}, "config-combination"),
+    ("engine.workers.prefill.parallelism.replicas", True, "config-type"),
+    ("engine.workers.decode.parallelism.replicas", 1.0, "config-type"),
+    ("engine.workers.decode.parallelism.attention_data", 2, "config-unsupported"),
+    ("engine.workers.prefill.scheduler.max_sequences", 0, "config-value"),
+    ("engine.workers.prefill.kv_cache.block_size", 0, "config-value"),
+    ("engine.workers.decode.kv_cache.block_size", 32, "config-combination"),
+    ("engine.workers.decode.kv_cache.capacity.type", "default", "config-value"),
+    ("engine.workers.decode.kv_cache.capacity.blocks", 2**70, "config-value"),
+    ("engine.workers.prefill.kv_cache.host_offload", {"num_host_blocks": 4}, "config-unsupported"),
+    ("engine.workers.decode.kv_cache.g3_offload", {}, "config-unsupported"),
+    ("engine.workers.prefill.timing.type", "default", "config-value"),
+    ("engine.workers.decode.timing.decode_ms", 3, "config-combination"),
+    ("engine.kv_transfer", 3, "config-type"),
+    ("engine.kv_transfer.bytes_per_token", 0, "config-value"),
+    ("engine.kv_transfer.bytes_per_token", "auto", "config-type"),
+    ("engine.kv_transfer.bandwidth_gb_per_second", 0, "config-value"),
+    ("engine.kv_transfer.bandwidth_gb_per_second", float("inf"), "config-value"),
+    ("engine.kv_transfer.bandwidth_gb_per_second", "50", "config-type"),
+    ("engine.kv_transfer.timing_mode", "full", "config-value"),
+    ("engine.kv_transfer.bandwidth_gbps", 3, "config-unknown-key"),
+]
+EVERY_GUARD = [(*guard, DEFAULT_CONFIGURATION) for guard in GUARDS] + [(*guard, PAIR) for guard in PAIR_GUARDS]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "code", "configuration"), EVERY_GUARD, ids=[f"{guard[0]}={guard[1]}" for guard in EVERY_GUARD]
+)
+def test_each_guard_names_its_field(field: str, value: object, code: str, configuration: bytes) -> None:
+    (problem,) = refused(changed(field, value, configuration))
     assert (problem.code, problem.where.field) == (code, field)
     assert problem.where.file == "c.yaml"
     assert problem.where.line > 0
-    assert problem.found
+    assert problem.found or code == "config-unknown-key"
     assert problem.hint
 
 
@@ -158,7 +206,7 @@ def test_all_problems_are_told_at_once() -> None:
 traffic:
   load: {speed_up: 2, agentic_lanes: 0}
 engine:
-  mode: disaggregated
+  mode: disagregated
   workers:
     aggregated:
       parallelism: {replicas: true}
@@ -168,7 +216,7 @@ engine:
     assert found == {
         ("config-unknown-key", "traffic.load.speed_up", 3),
         ("config-value", "traffic.load.agentic_lanes", 3),
-        ("config-unsupported", "engine.mode", 5),
+        ("config-value", "engine.mode", 5),
         ("config-type", f"{WORKER}.parallelism.replicas", 8),
         ("config-value", f"{WORKER}.kv_cache.capacity.blocks", 9),
         ("config-missing", f"{WORKER}.timing", 7),
@@ -217,9 +265,22 @@ def test_a_number_that_yaml_takes_for_text_comes_with_its_spelling() -> None:
     assert "1.0e+3" in problem.hint
 
 
-@pytest.mark.parametrize("field", [f"{WORKER}.kv_cache.capacity", f"{WORKER}.timing", "engine.workers", "engine"])
-def test_what_has_no_default_is_required(field: str) -> None:
-    tree = msgspec.yaml.decode(DEFAULT_CONFIGURATION)
+@pytest.mark.parametrize(
+    ("field", "configuration"),
+    [
+        (f"{WORKER}.kv_cache.capacity", DEFAULT_CONFIGURATION),
+        (f"{WORKER}.timing", DEFAULT_CONFIGURATION),
+        (WORKER, DEFAULT_CONFIGURATION),
+        ("engine.workers", DEFAULT_CONFIGURATION),
+        ("engine", DEFAULT_CONFIGURATION),
+        ("engine.workers.prefill", PAIR),
+        ("engine.workers.decode", PAIR),
+        ("engine.workers.decode.timing", PAIR),
+        ("engine.kv_transfer.bytes_per_token", PAIR),
+    ],
+)
+def test_what_has_no_default_is_required(field: str, configuration: bytes) -> None:
+    tree = msgspec.yaml.decode(configuration)
     *parents, last = field.split(".")
     place = tree
     for parent in parents:
@@ -326,6 +387,128 @@ def test_the_default_configuration_is_the_default_deployment() -> None:
     assert configuration.deployment.blocks * configuration.deployment.block_size >= 1_000_000
 
 
+# Prefill/decode -----------------------------------------------------------------------------------------------------
+
+
+def test_a_pair_becomes_what_was_written() -> None:
+    deployment = parse_configuration(PAIR).deployment
+    assert deployment == Disaggregated(
+        prefill=PrefillRole(workers=2, blocks=100, block_size=16, timing=FixedTiming(prefill_ms=30, decode_ms=1)),
+        decode=DecodeRole(
+            workers=3,
+            blocks=200,
+            block_size=16,
+            prefix_caching=False,
+            max_batched_tokens=4096,
+            timing=PolynomialTiming(),
+        ),
+        transfer=Transfer(bandwidth_gb_per_second=50, bytes_per_token=98304),
+    )
+    spec = deployment.to_spec()
+    assert (spec.workers, spec.worker.blocks, spec.worker.max_sequences) == (2, 100, 1)
+    assert (spec.worker.timing.prefill_ns, spec.worker.timing.decode_ns) == (30_000_000, 1_000_000)
+    decode = spec.decode
+    assert decode is not None
+    assert (decode.workers, decode.worker.blocks, decode.worker.max_sequences) == (3, 200, 256)
+    assert (decode.worker.max_batched_tokens, decode.worker.prefix_caching) == (4096, False)
+    assert decode.worker.timing.kind is TimingKind.POLYNOMIAL
+    assert decode.transfer == TransferSpec(98304, 50e9, full_prompt=False)
+
+
+def test_a_transfer_is_at_once_unless_it_has_a_bandwidth() -> None:
+    for transfer in (None, {}, {"bytes_per_token": 9}, {"bandwidth_gb_per_second": None, "timing_mode": "full_prompt"}):
+        deployment = parse_configuration(changed("engine.kv_transfer", transfer, PAIR)).deployment
+        decode = deployment.to_spec().decode
+        assert decode is not None
+        assert decode.transfer.bytes_per_second is None
+        assert decode.transfer.full_prompt is ("timing_mode" in (transfer or {}))
+
+
+def test_a_prefill_worker_takes_one_prompt_at_a_time_unless_told() -> None:
+    given = changed("engine.workers.prefill.scheduler", {"max_sequences": 8}, PAIR)
+    other = changed("engine.workers.prefill.scheduler", {"max_batched_tokens": 64}, PAIR)
+    spec = parse_configuration(given).deployment.to_spec()
+    assert spec.worker.max_sequences == 8
+    assert parse_configuration(other).deployment.to_spec().worker.max_sequences == PrefillRole().max_sequences == 1
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_unequal_blocks_name_both_fields(role: str) -> None:
+    tree = msgspec.yaml.decode(PAIR)
+    del tree["engine"]["workers"][role]["kv_cache"]["block_size"]
+    tree["engine"]["backend"] = "sglang"
+    (problem,) = refused(msgspec.yaml.encode(tree))
+    for name in ("prefill", "decode"):
+        assert f"engine.workers.{name}.kv_cache.block_size: {1 if name == role else 16}" in problem.found
+    assert "one for one" in problem.because
+    with pytest.raises(InvalidDeployment, match=r"Disaggregated\.decode\.block_size"):
+        Disaggregated(**{role: {"prefill": PrefillRole, "decode": DecodeRole}[role](block_size=1)})
+
+
+def test_where_the_backend_is_none_no_default_is_compared() -> None:
+    tree = msgspec.yaml.decode(PAIR)
+    del tree["engine"]["workers"]["decode"]["kv_cache"]["block_size"]
+    tree["engine"]["backend"] = "trtllm"
+    (problem,) = refused(msgspec.yaml.encode(tree))
+    assert problem.where.field == "engine.backend"
+
+
+def test_a_mode_alone_names_what_it_lacks_and_what_it_refuses() -> None:
+    found = refused(DEFAULT_CONFIGURATION, overrides=["engine.mode=disaggregated"])
+    assert [(item.code, item.where.field) for item in found] == [
+        ("config-combination", "engine.workers.aggregated"),
+        ("config-missing", "engine.workers.prefill"),
+        ("config-missing", "engine.workers.decode"),
+    ]
+    found = refused(PAIR, overrides=["engine.mode=aggregated"])
+    assert [(item.code, item.where.field) for item in found] == [
+        ("config-missing", "engine.workers.aggregated"),
+        ("config-combination", "engine.workers.prefill"),
+        ("config-combination", "engine.workers.decode"),
+        ("config-combination", "engine.kv_transfer"),
+    ]
+
+
+@pytest.mark.parametrize("off", [None, False])
+def test_what_another_mode_has_may_be_switched_off(off: object) -> None:
+    assert parse_configuration(changed(WORKER, off, PAIR)).deployment == parse_configuration(PAIR).deployment
+    for field in ("engine.workers.prefill", "engine.workers.decode", "engine.kv_transfer"):
+        assert parse_configuration(changed(field, off)).deployment == Deployment()
+
+
+def test_the_pools_of_both_roles_are_bounded_together() -> None:
+    settings = [f"engine.workers.{role}.kv_cache.capacity.blocks={2**24}" for role in ("prefill", "decode")]
+    (problem,) = refused(PAIR, overrides=settings)
+    assert problem.where.field == "engine.workers.decode.kv_cache.capacity.blocks"
+    (problem,) = refused(PAIR, overrides=[*settings, "engine.workers.prefill.parallelism.replicas=5"])
+    assert problem.where.field == "engine.workers.prefill.kv_cache.capacity.blocks"
+    with pytest.raises(InvalidDeployment, match="pools of all workers"):
+        Disaggregated(prefill=PrefillRole(workers=4, blocks=2**24), decode=DecodeRole(blocks=1))
+
+
+def test_python_roles_name_every_wrong_field() -> None:
+    with pytest.raises(InvalidDeployment) as caught:
+        Disaggregated(backend="trtllm", prefill=3, decode=PrefillRole())  # type: ignore[arg-type]
+    fields = [item.where.field for item in caught.value.findings.items]
+    assert fields == ["Disaggregated.backend", "Disaggregated.prefill", "Disaggregated.decode"]
+    with pytest.raises(InvalidDeployment, match=r"PrefillRole\.workers"):
+        PrefillRole(workers=0)
+    with pytest.raises(InvalidDeployment, match=r"Transfer\.bytes_per_token"):
+        Transfer(bandwidth_gb_per_second=1)
+
+
+def test_both_forms_say_which_mode_they_are() -> None:
+    assert Deployment().to_dict()["mode"] == "aggregated"
+    pair = Disaggregated(model="a").to_dict()
+    assert (pair["mode"], pair["prefill"]["max_sequences"], pair["decode"]["workers"]) == ("disaggregated", 1, 1)
+    assert configuration_digest(Disaggregated(model="a"), Load()) == configuration_digest(Disaggregated(), Load())
+    faster = Disaggregated(transfer=Transfer(bytes_per_token=1, bandwidth_gb_per_second=2))
+    assert configuration_digest(faster, Load()) != configuration_digest(Disaggregated(), Load())
+
+
+# The kernel's form --------------------------------------------------------------------------------------------------
+
+
 def test_units_of_the_kernel() -> None:
     deployment = Deployment(workers=2, timing=FixedTiming(prefill_ms=1.5, decode_ms=0.25), context_length=100)
     spec = deployment.to_spec()
@@ -340,7 +523,7 @@ def test_python_classes_name_every_wrong_field() -> None:
         Deployment(workers=True, blocks=0, prefix_caching=1, context_length="long", timing="fast")  # type: ignore[arg-type]
     fields = [item.where.field for item in caught.value.findings.items]
     assert fields == [
-        f"Deployment.{name}" for name in ("workers", "blocks", "prefix_caching", "context_length", "timing")
+        f"Deployment.{name}" for name in ("workers", "blocks", "prefix_caching", "timing", "context_length")
     ]
     with pytest.raises(InvalidDeployment, match=r"Load\.lanes"):
         Load(lanes=0)
@@ -348,11 +531,12 @@ def test_python_classes_name_every_wrong_field() -> None:
 
 def test_sglang_has_its_own_page_size_and_scheduler() -> None:
     settings = ["engine.backend=sglang", f"{WORKER}.scheduler.chunked_prefill_size=512"]
+    settings.append(f"{WORKER}.scheduler.schedule_conservativeness=0.5")
     deployment = parse_configuration(DEFAULT_CONFIGURATION, overrides=settings).deployment
     assert (deployment.backend, deployment.block_size, deployment.chunked_prefill_size) == ("sglang", 1, 512)
     assert deployment.max_prefill_tokens == 16384
     spec = deployment.to_spec().worker
-    assert (spec.backend, spec.chunked_prefill_size) == (Backend.SGLANG, 512)
+    assert (spec.backend, spec.chunked_prefill_size, spec.schedule_conservativeness) == (Backend.SGLANG, 512, 0.5)
     assert parse_configuration(DEFAULT_CONFIGURATION).deployment.block_size == 64
 
 
@@ -363,20 +547,49 @@ def test_labels_do_not_change_the_digest_and_settings_do() -> None:
     assert configuration_digest(Deployment(), Load(lanes=1)) != plain
 
 
+def same_worker(workers: int, spec: WorkerSpec, written: dict[str, Any]) -> None:
+    """Compare a worker's spec with what a reference configuration has of it."""
+    scheduler, cache = written["scheduler"], written["kv_cache"]
+    assert workers == written["parallelism"]["replicas"]
+    assert spec.max_batched_tokens == scheduler["max_batched_tokens"]
+    assert spec.max_sequences == scheduler["max_sequences"]
+    assert (spec.blocks, spec.block_size) == (cache["capacity"]["blocks"], cache["block_size"])
+    assert spec.prefix_caching is cache["prefix_caching"]
+    if written["timing"]["type"] == "polynomial":
+        assert spec.timing.kind is TimingKind.POLYNOMIAL
+    else:
+        ms = (written["timing"]["prefill_ms"], written["timing"]["decode_ms"])
+        assert (spec.timing.prefill_ns, spec.timing.decode_ns) == tuple(value * 1_000_000 for value in ms)
+
+
 def test_the_reference_configurations(reference_dir: Path) -> None:
     later = re.compile("g2|snapshot|warm|profile")
     accepted = 0
     for file in sorted(reference_dir.glob("cases/*/config.yaml")):
         family = file.parent.name
-        if family.startswith("agg-") and not later.search(family):
+        if not later.search(family) and "shared" not in family:
             configuration = read_configuration(file)
+            spec, engine = configuration.deployment.to_spec(), msgspec.yaml.decode(file.read_bytes())["engine"]
+            roles = engine["workers"]
+            if family.startswith("agg-"):
+                assert spec.decode is None
+                same_worker(spec.workers, spec.worker, roles["aggregated"])
+            else:
+                assert spec.decode is not None
+                same_worker(spec.workers, spec.worker, roles["prefill"])
+                same_worker(spec.decode.workers, spec.decode.worker, roles["decode"])
+                transfer, written = spec.decode.transfer, engine["kv_transfer"]
+                assert transfer.bytes_per_token == written["bytes_per_token"]
+                bandwidth = written.get("bandwidth_gb_per_second")
+                assert transfer.bytes_per_second == (None if bandwidth is None else bandwidth * 1e9)
+                assert transfer.full_prompt is (written["timing_mode"] == "full_prompt")
             assert configuration.paths == (file.parent / "trace.jsonl",)
             accepted += 1
         else:
             with pytest.raises(InvalidDeployment) as caught:
                 read_configuration(file)
             assert {item.code for item in caught.value.findings.items} == {"config-unsupported"}
-    assert accepted >= 56
+    assert accepted >= 84
 
 
 yaml_values = st.recursive(
@@ -387,11 +600,21 @@ yaml_values = st.recursive(
 FIELDS = sorted({field for field, _, _ in GUARDS} | {"engine", "traffic", "engine.workers", WORKER, f"{WORKER}.timing"})
 
 
-@given(st.sampled_from(FIELDS), yaml_values)
-def test_any_value_anywhere_is_accepted_or_refused_with_findings(field: str, value: object) -> None:
+PAIR_FIELDS = sorted(
+    {field for field, _, _ in PAIR_GUARDS} | {"engine.mode", "engine.workers", "engine.workers.decode"}
+)
+
+
+@given(
+    st.tuples(st.sampled_from(FIELDS), st.just(DEFAULT_CONFIGURATION))
+    | st.tuples(st.sampled_from(PAIR_FIELDS), st.just(PAIR)),
+    yaml_values,
+)
+def test_any_value_anywhere_is_accepted_or_refused_with_findings(place: tuple[str, bytes], value: object) -> None:
+    field, configuration = place
     # Any other exception fails the test.
     with contextlib.suppress(InvalidDeployment):
-        parse_configuration(changed(field, value))
+        parse_configuration(changed(field, value, configuration))
 
 
 @given(st.binary(max_size=60))

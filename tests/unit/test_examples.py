@@ -47,6 +47,16 @@ def test_the_corpus_shows_what_it_promises() -> None:
     assert report.to_dict()["evicted_blocks"] > 0
 
 
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_the_corpus_completes_on_the_pair(backend: str) -> None:
+    report = pp.run(EXAMPLES / "disaggregated.yaml", overrides=[f"engine.backend={backend}"])
+    assert report.trajectories.completed == report.trajectories.total == 5
+    roles = report.to_dict()["roles"]
+    assert roles["prefill"]["forward_passes"] >= 56
+    assert roles["prefill"]["decode_tokens"] == 0
+    assert roles["decode"]["decode_tokens"] == report.to_dict()["total_output_tokens"]
+
+
 @pytest.mark.parametrize(
     ("name", "codes"),
     [("deadlock.jsonl", {"cycle", "edge-dangling"}), ("careless-export.json", {"field-type", "field-unknown"})],
@@ -58,5 +68,7 @@ def test_the_broken_ones_are_broken_as_told(name: str, codes: set[str]) -> None:
 
 
 def test_every_configuration_of_the_examples_is_read() -> None:
-    configuration = pp.read_configuration(EXAMPLES / "deployment.yaml")
-    assert configuration.paths == (EXAMPLES / "weka",)
+    files = sorted(EXAMPLES.glob("*.yaml"))
+    assert [file.name for file in files] == ["deployment.yaml", "disaggregated.yaml"]
+    for file in files:
+        assert pp.read_configuration(file).paths == (EXAMPLES / "weka",)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,25 +13,62 @@ from playproof_spec.sketch import sketch
 from playproof_spec.units import HORIZON_MS
 
 import playproof as pp
+from playproof.deployment import AnyDeployment
 from playproof.fit import fit
 
+requests = st.lists(st.tuples(st.integers(1, 200), st.integers(0, 60)), min_size=1, max_size=6)
+block_sizes = st.sampled_from([1, 16, 64])
+contexts = st.integers(1, 250) | st.just("max")
 
-@given(
-    st.lists(st.integers(1, 200), min_size=1, max_size=6),
-    st.integers(1, 12),
-    st.sampled_from([1, 16, 64]),
-    st.integers(1, 200) | st.just("max"),
-)
-def test_what_never_fits_is_what_the_replay_rejects(
-    inputs: list[int], blocks: int, block_size: int, context: int | str
-) -> None:
-    graph = sketch([{"request_id": f"r{i}", "play_id": f"p{i}", "input_length": n} for i, n in enumerate(inputs)])
-    deployment = pp.Deployment(blocks=blocks, block_size=block_size, context_length=context)
-    report = pp.replay(prove(graph), deployment)
+
+def warned_and_unfinished(lengths: list[tuple[int, int]], deployment: AnyDeployment) -> tuple[set[str], set[str]]:
+    """Replay one play a request; return the requests that were warned of, and those that did not complete."""
+    rows = [
+        {"request_id": f"r{i}", "play_id": f"p{i}", "input_length": prompt, "output_length": output}
+        for i, (prompt, output) in enumerate(lengths)
+    ]
+    report = pp.replay(prove(sketch(rows)), deployment)
     warned = {item.where.ids[0] for item in report.findings.items if item.code == "request-never-fits"}
     assert report.requests is not None
-    rejected = report.requests["request_id"][report.requests["terminal_status"] == "rejected"]
-    assert warned == set(rejected.tolist())
+    ended = report.requests["request_id"][report.requests["terminal_status"] != "completed"]
+    return warned, set(ended.tolist())
+
+
+@given(requests, st.integers(1, 12), block_sizes, contexts)
+def test_what_never_fits_is_what_vllm_cannot_complete(
+    lengths: list[tuple[int, int]], blocks: int, block_size: int, context: int | Literal["max"]
+) -> None:
+    deployment = pp.Deployment(blocks=blocks, block_size=block_size, context_length=context)
+    warned, unfinished = warned_and_unfinished(lengths, deployment)
+    assert warned == unfinished
+
+
+@given(requests, st.integers(1, 250), block_sizes, contexts)
+def test_what_never_fits_is_never_completed_by_sglang(
+    lengths: list[tuple[int, int]], blocks: int, block_size: int, context: int | Literal["max"]
+) -> None:
+    deployment = pp.Deployment(backend="sglang", blocks=blocks, block_size=block_size, context_length=context)
+    warned, unfinished = warned_and_unfinished(lengths, deployment)
+    assert warned <= unfinished
+
+
+@given(requests, st.tuples(st.integers(1, 250), st.integers(1, 250)), block_sizes, contexts, st.booleans())
+def test_what_never_fits_is_what_a_pair_cannot_complete(
+    lengths: list[tuple[int, int]],
+    blocks: tuple[int, int],
+    block_size: int,
+    context: int | Literal["max"],
+    sglang: bool,
+) -> None:
+    prefill, decode = blocks
+    pair = pp.Disaggregated(
+        backend="sglang" if sglang else "vllm",
+        prefill=pp.PrefillRole(blocks=-(-prefill // block_size), block_size=block_size),
+        decode=pp.DecodeRole(blocks=-(-decode // block_size), block_size=block_size),
+        context_length=context,
+    )
+    warned, unfinished = warned_and_unfinished(lengths, pair)
+    assert warned <= unfinished if sglang else warned == unfinished
 
 
 def test_a_warning_names_the_request_and_the_limit() -> None:
@@ -39,6 +79,51 @@ def test_a_warning_names_the_request_and_the_limit() -> None:
     assert item.wanted == "at most 10 blocks of 64 tokens"
     (item,) = fit(graph, pp.Deployment(context_length=1000), pp.Load()).items
     assert item.wanted == "less than the context of 1000 tokens"
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "message", "found", "wanted"),
+    [
+        (9, 100, "rejects the request", "100 tokens", "at most 9 blocks of 10 tokens in the pool of a prefill worker"),
+        (10, 9, "handoff of the request fails", "100 tokens", "at most 9 blocks of 10 tokens in the pool of a decode"),
+        (10, 10, "outgrows its pool", "100 tokens and 2 of output", "at most 10 blocks of 10 tokens in the pool of a"),
+        (9, 9, "rejects the request", "100 tokens", "at most 9 blocks of 10 tokens in the pool of a prefill worker"),
+    ],
+)
+def test_each_pool_has_to_hold_the_request(prefill: int, decode: int, message: str, found: str, wanted: str) -> None:
+    # The 100th token of the prompt fills ten blocks; the first token of output comes before its KV needs room.
+    rows = [{"request_id": f"r{n}", "play_id": f"p{n}", "input_length": 100, "output_length": n} for n in (0, 1, 2)]
+    pair = pp.Disaggregated(
+        prefill=pp.PrefillRole(blocks=prefill, block_size=10), decode=pp.DecodeRole(blocks=decode, block_size=10)
+    )
+    items = fit(sketch(rows), pair, pp.Load()).items
+    assert [item.where.ids for item in items] == ([("r2",)] if "of output" in found else [("r0",), ("r1",), ("r2",)])
+    assert message in items[-1].message
+    assert items[-1].found == found
+    assert items[-1].wanted.startswith(wanted)
+    assert fit(sketch(rows), msgspec.structs.replace(pair, context_length=101), pp.Load()).errors == 0
+
+
+def test_output_that_the_context_cuts_off_does_not_outgrow_the_pool() -> None:
+    graph = sketch([{"request_id": "r", "input_length": 100, "output_length": 50}])
+    pool = pp.Deployment(blocks=10, block_size=10)
+    (item,) = fit(graph, pool, pp.Load()).items
+    assert (item.where.field, item.found) == ("output_length", "100 tokens and 50 of output")
+    assert not fit(graph, msgspec.structs.replace(pool, context_length=101), pp.Load()).items
+
+
+def test_settings_without_effect_name_their_role() -> None:
+    pair = pp.Disaggregated(
+        backend="sglang",
+        prefill=pp.PrefillRole(max_batched_tokens=64, chunked_prefill_size=64),
+        decode=pp.DecodeRole(max_batched_tokens=32),
+    )
+    graph = sketch([{"request_id": "r"}])
+    items = fit(graph, pair, pp.Load()).items
+    assert [(item.code, item.where.field) for item in items] == [
+        ("config-no-effect", f"engine.workers.{role}.scheduler.max_batched_tokens") for role in ("prefill", "decode")
+    ]
+    assert not fit(graph, pp.Disaggregated(prefill=pp.PrefillRole(max_batched_tokens=64)), pp.Load()).items
 
 
 @pytest.mark.parametrize(
@@ -57,6 +142,23 @@ def test_a_replay_past_the_clock_is_refused(fields: dict[str, float], deployment
     proven = prove(sketch([{"request_id": "r", **fields}]))
     with pytest.raises(pp.InvalidDeployment, match="clock-horizon"):
         pp.replay(proven, deployment, load)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "fits"),
+    [
+        (pp.Disaggregated(), True),
+        (pp.Disaggregated(prefill=pp.PrefillRole(timing=pp.FixedTiming(prefill_ms=3.6e6))), True),
+        (pp.Disaggregated(decode=pp.DecodeRole(timing=pp.FixedTiming(decode_ms=3.6e6))), False),
+        (pp.Disaggregated(transfer=pp.Transfer(bytes_per_token=10**6, bandwidth_gb_per_second=1)), True),
+        (pp.Disaggregated(transfer=pp.Transfer(bytes_per_token=10**9, bandwidth_gb_per_second=1e-6)), False),
+    ],
+)
+def test_passes_of_both_roles_and_transfers_count_towards_the_clock(deployment: pp.Disaggregated, fits: bool) -> None:
+    rows = [
+        {"request_id": f"r{i}", "play_id": f"p{i}", "input_length": 10_000, "output_length": 2000} for i in range(1000)
+    ]
+    assert (fit(sketch([{**row, "hash_ids": []} for row in rows]), deployment, pp.Load()).errors == 0) is fits
 
 
 @pytest.mark.parametrize("timing", [pp.FixedTiming(), pp.PolynomialTiming()])

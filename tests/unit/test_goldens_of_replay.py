@@ -19,17 +19,28 @@ NAMES = sorted(path.name for path in FOLDER.glob("replay-*"))
 
 
 class Admission(msgspec.Struct, forbid_unknown_fields=True):
-    """One admission to a worker: when, and how many tokens were found in its cache."""
+    """One admission to a worker: when, how many tokens were found in its cache, and of which pool it is."""
 
     at_ms: float
     reused: int
+    pool: str = "agg"
+
+
+class Handoff(msgspec.Struct, forbid_unknown_fields=True):
+    """How a request got from its prefill worker to its decode worker; None where it did not get that far."""
+
+    prefill_worker: int
+    source_held_ms: float | None
+    destination_reserved_ms: float | None
+    destination_activated_ms: float | None
+    source_released_ms: float | None
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True):
     """What became of a dispatched request; None where something never happened."""
 
     status: str
-    worker: int
+    worker: int | None
     output_length: int
     dispatched_ms: float
     first_admit_ms: float | None
@@ -37,6 +48,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     last_token_ms: float | None
     terminal_ms: float
     admissions: list[Admission]
+    handoff: Handoff | None = None
 
 
 class Play(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,10 +72,14 @@ class Expected(msgspec.Struct, forbid_unknown_fields=True):
 
 def request_of(row: dict[str, Any]) -> Request:
     history = [
-        Admission(admission["at_ms"], admission["reused_input_tokens"]) for admission in row["admission_history"]
+        Admission(admission["at_ms"], admission["reused_input_tokens"], admission["pool"])
+        for admission in row["admission_history"]
     ]
     assert row["first_admission_g1_reused_input_tokens"] == (history[0].reused if history else 0)
-    assert row["readmission_count"] == max(len(history) - 1, 0)
+    assert row["readmission_count"] == len(history) - len({admission.pool for admission in history})
+    handoff = {name: row[name] for name in Handoff.__struct_fields__[1:]}
+    if row["prefill_worker_idx"] is None:
+        assert set(handoff.values()) == {None}
     return Request(
         status=row["terminal_status"],
         worker=row["decode_worker_idx"],
@@ -74,6 +90,7 @@ def request_of(row: dict[str, Any]) -> Request:
         last_token_ms=row["last_token_ms"],
         terminal_ms=row["terminal_time_ms"],
         admissions=history,
+        handoff=None if row["prefill_worker_idx"] is None else Handoff(row["prefill_worker_idx"], **handoff),
     )
 
 

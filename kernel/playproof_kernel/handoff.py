@@ -1,0 +1,439 @@
+"""Prefill and decode as two roles: the steps of a logical request, the queue of actions, and clean-up after a cancel.
+
+A dispatched node takes these steps, each an action in one queue, first in first out:
+
+- source-first (vLLM): submit to a prefill worker; held there; reserve at a decode worker; transfer; activate; release;
+- destination-first (SGLang): reserve; submit; held; transfer; activate; release.
+
+An action that touches a worker in the middle of a pass waits for the pass's end, and then goes to the back of the
+queue. Memory for a prompt is reserved first come, first served on each decode worker: one try, and so at most one
+reservation, at the end of each pass and after each action that touches the worker while it is idle. A try that failed
+is repeated only when memory or a seat may have become free since.
+
+A canceled or failed request is cleaned up by an action for each role it has reached: it takes the place of the action
+that waits there, if any. Aggregated deployments use the queue for that alone.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
+
+from playproof_kernel import engines, requests, tables, timers
+from playproof_kernel.arrays import NONE
+from playproof_kernel.deployment import Backend
+from playproof_kernel.jit import compiled
+from playproof_kernel.requests import Hold, node_of, nodes_of
+from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
+
+
+class Action(IntEnum):
+    """What waits to be done for an engine request."""
+
+    NOTHING = 0
+    SUBMIT = 1  # place on a prefill worker
+    RESERVE = 2  # place on a decode worker and ask for memory there
+    TRANSFER = 3
+    ACTIVATE = 4
+    RELEASE = 5
+    CLEAN = 6
+
+
+_NOTHING, _SUBMIT, _RESERVE, _TRANSFER = (
+    int(Action.NOTHING),
+    int(Action.SUBMIT),
+    int(Action.RESERVE),
+    int(Action.TRANSFER),
+)
+_ACTIVATE, _RELEASE, _CLEAN = int(Action.ACTIVATE), int(Action.RELEASE), int(Action.CLEAN)
+_HOLDS_NOTHING, _PENDING = int(Hold.NOTHING), int(Hold.PENDING)
+_SOURCE, _DESTINATION = int(Hold.SOURCE), int(Hold.DESTINATION)
+_SGLANG = int(Backend.SGLANG)
+
+_PLACE, _CANCEL = int(RequestEvent.PLACE), int(RequestEvent.CANCEL)
+_RUNNING, _FINISHED = int(RequestState.RUNNING), int(RequestState.FINISHED)
+_WAITING, _PREEMPTED = int(RequestState.WAITING), int(RequestState.PREEMPTED)
+_TRANSFERRING = int(HandoffState.TRANSFERRING)
+_EVENT_SUBMIT, _EVENT_RESERVE = int(HandoffEvent.SUBMIT), int(HandoffEvent.RESERVE)
+_EVENT_HELD, _EVENT_GRANT = int(HandoffEvent.PREFILL_DONE), int(HandoffEvent.GRANT)
+_EVENT_TRANSFER, _EVENT_ACTIVATE = int(HandoffEvent.TRANSFER), int(HandoffEvent.ACTIVATE)
+_EVENT_COMPLETE, _EVENT_EMPTY = int(HandoffEvent.COMPLETE), int(HandoffEvent.COMPLETE_EMPTY)
+_EVENT_FAIL, _EVENT_CANCEL = int(HandoffEvent.FAIL), int(HandoffEvent.CANCEL)
+
+# Reserving splits one node of the radix tree at most; activating and releasing each add two at most.
+TREE_ROOM = 8
+
+
+@compiled
+def is_split(sim: Any) -> bool:
+    """Whether the deployment has a prefill and a decode role."""
+    return bool(sim.config.shape[0] > 1)
+
+
+# The queue of actions ---------------------------------------------------------------------------------------------
+
+
+@compiled
+def _queue(sim: Any, request: int, action: int) -> None:
+    run = sim.run[0]
+    ticket = sim.tickets[request]
+    ticket.action = action
+    ticket.next = NONE
+    if run.action_head == NONE:
+        run.action_head = request
+    else:
+        sim.tickets[run.action_tail].next = request
+    run.action_tail = request
+
+
+@compiled
+def _defer(sim: Any, worker: int, request: int) -> None:
+    """Let the action of `request` wait for the end of the pass of `worker`."""
+    record = sim.workers[worker]
+    sim.tickets[request].next = NONE
+    if record.action_head == NONE:
+        record.action_head = request
+    else:
+        sim.tickets[record.action_tail].next = request
+    record.action_tail = request
+
+
+@compiled
+def wake(sim: Any, worker: int) -> None:
+    """Move the actions that waited for the end of the pass of `worker` to the back of the queue."""
+    run = sim.run[0]
+    record = sim.workers[worker]
+    if record.action_head == NONE:
+        return
+    if run.action_head == NONE:
+        run.action_head = record.action_head
+    else:
+        sim.tickets[run.action_tail].next = record.action_head
+    run.action_tail = record.action_tail
+    record.action_head = NONE
+    record.action_tail = NONE
+
+
+@compiled
+def room(sim: Any) -> bool:
+    """Whether the block tables and radix trees can take one more action or pass end; makes room if it can."""
+    if sim.config[0].backend == _SGLANG:
+        for worker in range(sim.workers.shape[0]):
+            if sim.workers[worker].tree_live + TREE_ROOM > sim.tree.shape[1]:
+                return False
+        return True
+    return tables.room_for_one(sim)
+
+
+@compiled
+def act(sim: Any) -> bool:
+    """Take the action at the head of the queue; False when there is none."""
+    run = sim.run[0]
+    request = int(run.action_head)
+    if request == NONE:
+        return False
+    ticket = sim.tickets[request]
+    run.action_head = ticket.next
+    action = ticket.action
+    if action in (_ACTIVATE, _RELEASE, _CLEAN) and sim.live[request].worker != NONE:
+        worker = int(sim.live[request].worker)
+        engines.interrupt(sim, worker)
+        if sim.workers[worker].pass_end != NONE:
+            _defer(sim, worker, request)
+            return True
+    ticket.action = _NOTHING
+    if action == _SUBMIT:
+        _submit(sim, request)
+    elif action == _RESERVE:
+        _ask(sim, request)
+    elif action == _TRANSFER:
+        _transfer(sim, request)
+    elif action == _ACTIVATE:
+        _activate(sim, request)
+    elif action == _RELEASE:
+        _release(sim, request)
+    else:
+        _clean(sim, request)
+    return True
+
+
+# The steps --------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def place(sim: Any, request: int) -> int:
+    """Place `request` on a worker of its role, round robin, and return that worker."""
+    run = sim.run[0]
+    advance(REQUEST_TABLE, sim.request_state, request, _PLACE)
+    if request < nodes_of(sim):
+        config = sim.config[0]
+        number = run.placed
+        run.placed += 1
+    else:
+        config = sim.config[1]
+        number = run.placed_decode
+        run.placed_decode += 1
+    sim.live[request].worker = config.first_worker + number % config.workers
+    return int(sim.live[request].worker)
+
+
+@compiled
+def begin(sim: Any, node: int) -> None:
+    """Take in a node that the driver dispatched."""
+    if not is_split(sim):
+        engines.enqueue(sim, place(sim, node), node)
+    elif sim.config[0].backend == _SGLANG:
+        _queue(sim, node + nodes_of(sim), _RESERVE)
+    else:
+        _queue(sim, node, _SUBMIT)
+
+
+@compiled
+def _submit(sim: Any, request: int) -> None:
+    advance_handoff(sim, request, _EVENT_SUBMIT)
+    engines.enqueue(sim, place(sim, request), request)
+
+
+@compiled
+def _ask(sim: Any, request: int) -> None:
+    """Ask a decode worker for memory; a prompt that can never have it there ends its request."""
+    config = sim.config[1]
+    node = node_of(sim, request)
+    prompt = sim.static[request].input
+    advance_handoff(sim, node, _EVENT_RESERVE)
+    worker = place(sim, request)
+    record = sim.workers[worker]
+    sim.tickets[request].order = record.arrivals
+    record.arrivals += 1
+    if prompt >= config.context or prompt > config.blocks * config.block_size:
+        advance(REQUEST_TABLE, sim.request_state, request, _CANCEL)
+        sim.live[request].worker = NONE
+        _give_up(sim, node)
+        requests.tell(sim, node)
+        return
+    sim.tickets[request].hold = _PENDING
+    sim.live[request].next = NONE
+    if record.pending_head == NONE:
+        engines.interrupt(sim, worker)
+        record.pending_head = request
+    else:
+        sim.live[record.pending_tail].next = request
+    record.pending_tail = request
+    if record.pass_end == NONE:
+        reserve_next(sim, worker)
+
+
+@compiled
+def reserve_next(sim: Any, worker: int) -> None:
+    """Try to reserve memory for the first pending destination of an idle worker, unless that was tried in vain."""
+    record = sim.workers[worker]
+    if not requests.pending_due(sim, worker):
+        return
+    request = int(record.pending_head)
+    ticket = sim.tickets[request]
+    if ticket.canceled != 0:
+        return  # its clean-up is on its way, and tries for the next one
+    ticket.tried_epoch = record.capacity_epoch
+    missing = engines.reserve(sim, worker, request)
+    if missing == NONE:
+        return
+    record.pending_head = sim.live[request].next
+    if record.pending_head == NONE:
+        record.pending_tail = NONE
+    ticket.hold = _DESTINATION
+    record.holding += 1
+    record.tried = NONE
+    node = node_of(sim, request)
+    sim.handoffs[node].missing = missing
+    sim.handoffs[node].reserved = sim.run[0].now
+    advance_handoff(sim, node, _EVENT_GRANT)
+    if sim.config[0].backend == _SGLANG:
+        _queue(sim, node, _SUBMIT)
+    else:
+        _queue(sim, request, _TRANSFER)
+
+
+@compiled
+def _transfer(sim: Any, request: int) -> None:
+    config = sim.config[0]
+    node = node_of(sim, request)
+    advance_handoff(sim, node, _EVENT_TRANSFER)
+    tokens = sim.static[request].input if config.full_prompt != 0 else sim.handoffs[node].missing
+    duration = 0
+    if config.bytes_per_second > 0.0:
+        duration = round(float(tokens * config.bytes_per_token) / config.bytes_per_second * 1e9)
+    if duration > 0:
+        run = sim.run[0]
+        timers.push(sim.transfers, run.transfers, run.now + duration, node)
+        run.transfers += 1
+    else:
+        _queue(sim, request, _ACTIVATE)
+
+
+@compiled
+def end_transfers(sim: Any) -> bool:
+    """End the transfers that are over by now; those of requests that have ended count for nothing."""
+    run = sim.run[0]
+    changed = False
+    while run.transfers > 0 and sim.transfers[0].time <= run.now:
+        node = timers.pop(sim.transfers, run.transfers)
+        run.transfers -= 1
+        if sim.handoff_state[node] == _TRANSFERRING:
+            _queue(sim, node + nodes_of(sim), _ACTIVATE)
+        changed = True
+    return changed
+
+
+@compiled
+def _activate(sim: Any, request: int) -> None:
+    node = node_of(sim, request)
+    worker = int(sim.live[request].worker)
+    engines.activate(sim, worker, request)
+    sim.workers[worker].tried = NONE
+    advance_handoff(sim, node, _EVENT_ACTIVATE)
+    sim.handoffs[node].activated = sim.run[0].now
+    _queue(sim, node, _RELEASE)
+    reserve_next(sim, worker)
+
+
+@compiled
+def _release(sim: Any, request: int) -> None:
+    worker = int(sim.live[request].worker)
+    record = sim.workers[worker]
+    engines.release_source(sim, worker, request)
+    sim.tickets[request].hold = _HOLDS_NOTHING
+    record.holding -= 1
+    record.tried = NONE
+    sim.handoffs[request].released = sim.run[0].now
+
+
+@compiled
+def end_of_pass(sim: Any, worker: int, begin: int) -> None:
+    """Take in the end of a pass of `worker`, whose requests that ended stand on the feedback list from `begin` on.
+
+    What a prefill worker finished is held there; what else ended goes on to the driver, as nodes.
+    """
+    wake(sim, worker)
+    if not is_split(sim):
+        return
+    run = sim.run[0]
+    ended = run.feedback
+    # Failures first, then prompts that want no token, then the others.
+    for sweep in range(3):
+        for position in range(begin, ended):
+            request = int(sim.feedback[position])
+            if _sweep_of(sim, request) == sweep:
+                _end(sim, request)
+    run.feedback = begin
+    for position in range(begin, ended):
+        request = int(sim.feedback[position])
+        if request >= nodes_of(sim) or sim.request_state[request] != _FINISHED:
+            requests.tell(sim, node_of(sim, request))
+    reserve_next(sim, worker)
+
+
+@compiled
+def _sweep_of(sim: Any, request: int) -> int:
+    if sim.request_state[request] != _FINISHED:
+        return 0
+    return 1 if sim.static[request].limit == 0 else 2
+
+
+@compiled
+def _end(sim: Any, request: int) -> None:
+    """Take in that an engine request ended: its prompt is held, or its node is at its end."""
+    node = node_of(sim, request)
+    if sim.request_state[request] != _FINISHED:
+        _give_up(sim, node)
+    elif request != node:
+        advance_handoff(sim, node, _EVENT_EMPTY if sim.static[request].limit == 0 else _EVENT_COMPLETE)
+    else:
+        advance_handoff(sim, node, _EVENT_HELD)
+        sim.handoffs[node].held = sim.run[0].now
+        _queue(sim, node + nodes_of(sim), _TRANSFER if sim.config[0].backend == _SGLANG else _RESERVE)
+
+
+# Failure and cancellation -----------------------------------------------------------------------------------------
+
+
+@compiled
+def _give_up(sim: Any, node: int) -> None:
+    """End a logical request that cannot go on, and clean up after it."""
+    advance_handoff(sim, node, _EVENT_FAIL)
+    sim.live[node + nodes_of(sim)].terminal = sim.run[0].now
+    _abandon(sim, node)
+    _abandon(sim, node + nodes_of(sim))
+
+
+@compiled
+def cancel(sim: Any, node: int) -> None:
+    """The client gives up on a dispatched node now; what its request holds goes when its workers are between passes."""
+    if is_split(sim):
+        advance_handoff(sim, node, _EVENT_CANCEL)
+        sim.live[node + nodes_of(sim)].terminal = sim.run[0].now
+        _abandon(sim, node)
+        _abandon(sim, node + nodes_of(sim))
+    else:
+        sim.live[node].terminal = sim.run[0].now
+        _abandon(sim, node)
+
+
+@compiled
+def _abandon(sim: Any, request: int) -> None:
+    """Queue the clean-up of an engine request, in the place of whatever waits to be done for it."""
+    ticket = sim.tickets[request]
+    state = sim.request_state[request]
+    ticket.canceled = 1
+    if state in (_WAITING, _RUNNING, _PREEMPTED):
+        worker = int(sim.live[request].worker)
+        engines.interrupt(sim, worker)
+        if state == _RUNNING and sim.workers[worker].pass_end != NONE:
+            sim.workers[worker].canceled += 1
+    if ticket.action != _NOTHING:
+        ticket.action = _CLEAN
+    elif state in (_WAITING, _RUNNING, _PREEMPTED) or ticket.hold != _HOLDS_NOTHING:
+        _queue(sim, request, _CLEAN)
+
+
+@compiled
+def _clean(sim: Any, request: int) -> None:
+    ticket = sim.tickets[request]
+    state = sim.request_state[request]
+    worker = int(sim.live[request].worker)
+    if state < _FINISHED:
+        advance(REQUEST_TABLE, sim.request_state, request, _CANCEL)
+    if worker == NONE:
+        return
+    record = sim.workers[worker]
+    if ticket.hold == _PENDING:
+        _remove_pending(sim, worker, request)
+    elif ticket.hold != _HOLDS_NOTHING:
+        record.holding -= 1
+    if state in (_WAITING, _PREEMPTED):
+        engines.remove_waiting(sim, worker, request)
+    elif state == _RUNNING:
+        requests.remove_running(sim, worker, request)
+    if ticket.hold == _SOURCE:
+        engines.release_source(sim, worker, request)
+    else:
+        engines.let_go(sim, worker, request)
+    ticket.hold = _HOLDS_NOTHING
+    record.capacity_epoch += 1
+    record.tried = NONE
+    reserve_next(sim, worker)
+
+
+@compiled
+def _remove_pending(sim: Any, worker: int, request: int) -> None:
+    record = sim.workers[worker]
+    before, at = NONE, int(record.pending_head)
+    while at != request:
+        before, at = at, int(sim.live[at].next)
+    if before == NONE:
+        record.pending_head = sim.live[request].next
+    else:
+        sim.live[before].next = sim.live[request].next
+    if record.pending_tail == request:
+        record.pending_tail = before

@@ -1,0 +1,259 @@
+"""What both engines do with a request: queues, admission, preemption, its end. One place for the lifecycle and its log.
+
+An engine request is one request on one worker. Aggregated, it has its node's index. In prefill/decode a node has two:
+its own index on the prefill worker, and that plus the number of nodes on the decode worker (`decode_of`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
+
+from playproof_kernel.arrays import NONE
+from playproof_kernel.deployment import Role
+from playproof_kernel.jit import compiled
+from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
+
+
+class Hold(IntEnum):
+    """What a request holds on its worker besides a place in a queue or a seat."""
+
+    NOTHING = 0
+    PENDING = 1  # a place in the queue for a destination, no memory
+    SOURCE = 2  # the KV of a computed prompt, until the decode worker has it
+    DESTINATION = 3  # memory for its prompt's KV, until it is admitted
+
+
+_ADMIT, _PREEMPT, _FINISH = int(RequestEvent.ADMIT), int(RequestEvent.PREEMPT), int(RequestEvent.FINISH)
+_HANDOFF_ADMIT, _HANDOFF_RESERVE = int(HandoffEvent.ADMIT), int(HandoffEvent.RESERVE)
+_NOTHING, _SOURCE, _DESTINATION = int(Hold.NOTHING), int(Hold.SOURCE), int(Hold.DESTINATION)
+_PREFILL, _DECODE = int(Role.PREFILL), int(Role.DECODE)
+_COMPLETED = int(HandoffState.COMPLETED)
+_FINISHED, _REJECTED, _FAILED = int(RequestState.FINISHED), int(RequestState.REJECTED), int(RequestState.FAILED)
+
+
+@compiled
+def config_of(sim: Any, worker: int) -> Any:
+    """Return the configuration of the role of `worker`."""
+    return sim.config[sim.workers[worker].role]
+
+
+@compiled
+def nodes_of(sim: Any) -> int:
+    """Return the number of nodes; engine requests of the decode role are numbered from there on."""
+    return int(sim.node_state.shape[0])
+
+
+@compiled
+def node_of(sim: Any, request: int) -> int:
+    """Return the node that an engine request belongs to."""
+    nodes = nodes_of(sim)
+    return request - nodes if request >= nodes else request
+
+
+@compiled
+def known(sim: Any, request: int) -> int:
+    """Return the tokens of prompt and output that `request` has."""
+    return int(sim.static[request].input + sim.live[request].generated)
+
+
+@compiled
+def outcome(sim: Any, node: int) -> int:
+    """Return how the request of `node` ended for its client, as a `RequestState`."""
+    if sim.config.shape[0] == 1:
+        return int(sim.request_state[node])
+    if sim.handoff_state[node] == _COMPLETED:
+        return _FINISHED
+    rejected = sim.request_state[node] == _REJECTED or sim.static[node].input >= sim.config[0].context
+    return _REJECTED if rejected else _FAILED
+
+
+# The waiting queue ------------------------------------------------------------------------------------------------
+
+
+@compiled
+def push_back(sim: Any, worker: int, request: int) -> None:
+    """Put `request` at the end of the waiting queue."""
+    record = sim.workers[worker]
+    sim.live[request].next = NONE
+    if record.wait_head == NONE:
+        record.wait_head = request
+    else:
+        sim.live[record.wait_tail].next = request
+    record.wait_tail = request
+
+
+@compiled
+def push_front(sim: Any, worker: int, request: int) -> None:
+    """Put `request` at the head of the waiting queue."""
+    record = sim.workers[worker]
+    sim.live[request].next = record.wait_head
+    if record.wait_head == NONE:
+        record.wait_tail = request
+    record.wait_head = request
+
+
+@compiled
+def pop_waiting(sim: Any, worker: int) -> int:
+    """Take the head off the waiting queue."""
+    record = sim.workers[worker]
+    request = int(record.wait_head)
+    record.wait_head = sim.live[request].next
+    if record.wait_head == NONE:
+        record.wait_tail = NONE
+    return request
+
+
+@compiled
+def remove_waiting(sim: Any, worker: int, request: int) -> None:
+    """Take `request` out of the waiting queue, wherever it stands."""
+    record = sim.workers[worker]
+    if record.wait_head == request:
+        pop_waiting(sim, worker)
+        return
+    before = record.wait_head
+    while sim.live[before].next != request:
+        before = sim.live[before].next
+    sim.live[before].next = sim.live[request].next
+    if record.wait_tail == request:
+        record.wait_tail = before
+
+
+@compiled
+def insert_waiting(sim: Any, worker: int, before: int, request: int) -> None:
+    """Put `request` behind `before`, a waiting request, or at the head for NONE."""
+    record = sim.workers[worker]
+    if before == NONE:
+        push_front(sim, worker, request)
+    elif before == record.wait_tail:
+        push_back(sim, worker, request)
+    else:
+        sim.live[request].next = sim.live[before].next
+        sim.live[before].next = request
+
+
+@compiled
+def pending_due(sim: Any, worker: int) -> bool:
+    """Whether the first pending destination of `worker` would be tried at the end of its next pass."""
+    record = sim.workers[worker]
+    return record.pending_head != NONE and sim.tickets[record.pending_head].tried_epoch != record.capacity_epoch
+
+
+@compiled
+def remove_running(sim: Any, worker: int, request: int) -> None:
+    """Take `request` out of the running ones, if it is there; the others keep their order."""
+    record = sim.workers[worker]
+    kept = 0
+    stalled = record.stalled
+    for i in range(record.running):
+        if sim.running[worker, i] != request:
+            sim.running[worker, kept] = sim.running[worker, i]
+            kept += 1
+        elif i < stalled:
+            record.stalled -= 1
+    record.running = kept
+
+
+# The lifecycle ----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def admit(sim: Any, worker: int, request: int, reused: int) -> None:
+    """Give `request` a seat and log its admission with the `reused` tokens that the cache had."""
+    run = sim.run[0]
+    live = sim.live[request]
+    record = sim.workers[worker]
+    advance(REQUEST_TABLE, sim.request_state, request, _ADMIT)
+    if config_of(sim, worker).role == _DECODE:
+        advance_handoff(sim, node_of(sim, request), _HANDOFF_ADMIT)
+        if sim.tickets[request].hold == _DESTINATION:
+            sim.tickets[request].hold = _NOTHING
+            record.holding -= 1
+    admission = sim.admissions[run.admissions]
+    admission.request = request
+    admission.at = run.now
+    admission.reused = reused
+    admission.ordinal = live.admissions
+    run.admissions += 1
+    if live.admissions == 0:
+        live.first_admit = run.now
+    live.admissions += 1
+
+
+@compiled
+def seat(sim: Any, worker: int, request: int) -> None:
+    """Add `request` to the running ones."""
+    record = sim.workers[worker]
+    sim.running[worker, record.running] = request
+    record.running += 1
+
+
+@compiled
+def preempt(sim: Any, worker: int, request: int) -> None:
+    """Note that `request` loses its seat and memory; the caller queues it again."""
+    record = sim.workers[worker]
+    advance(REQUEST_TABLE, sim.request_state, request, _PREEMPT)
+    if config_of(sim, worker).role == _DECODE:
+        advance_handoff(sim, node_of(sim, request), _HANDOFF_RESERVE)
+    record.preemptions += 1
+    record.capacity_epoch += 1
+
+
+@compiled
+def tell(sim: Any, request: int) -> None:
+    """Put a request that ended on the feedback list."""
+    run = sim.run[0]
+    sim.feedback[run.feedback] = request
+    run.feedback += 1
+
+
+@compiled
+def finish(sim: Any, worker: int, request: int, end: int) -> None:
+    """Note that `request` has all its tokens at `end`; a prefill worker holds its KV from here on."""
+    record = sim.workers[worker]
+    advance(REQUEST_TABLE, sim.request_state, request, _FINISH)
+    sim.live[request].terminal = end
+    record.capacity_epoch += 1
+    if config_of(sim, worker).role == _PREFILL:
+        sim.tickets[request].hold = _SOURCE
+        record.holding += 1
+    tell(sim, request)
+
+
+@compiled
+def note_outcome(sim: Any, worker: int, request: int, event: int) -> None:
+    """Settle a request that leaves in this pass without finishing; the driver hears of it at the pass's end."""
+    record = sim.workers[worker]
+    advance(REQUEST_TABLE, sim.request_state, request, event)
+    record.capacity_epoch += 1
+    sim.live[request].next = record.outcome_head
+    record.outcome_head = request
+
+
+@compiled
+def tell_outcomes(sim: Any, worker: int, end: int) -> None:
+    """Put what was rejected or failed in a pass that ended at `end` on the feedback list."""
+    record = sim.workers[worker]
+    request = record.outcome_head
+    while request != NONE:
+        following = sim.live[request].next
+        if sim.tickets[request].canceled == 0:
+            sim.live[request].terminal = end
+            tell(sim, request)
+        request = following
+    record.outcome_head = NONE
+
+
+@compiled
+def set_canceled_aside(sim: Any, worker: int) -> None:
+    """Take canceled requests out of the running ones at a pass's end; what they hold goes when they are cleaned up."""
+    record = sim.workers[worker]
+    while record.canceled > 0:
+        record.canceled -= 1
+        for i in range(record.running):
+            request = sim.running[worker, i]
+            if sim.tickets[request].canceled != 0:
+                remove_running(sim, worker, request)
+                break

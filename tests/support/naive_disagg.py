@@ -1,0 +1,486 @@
+"""A naive prefill/decode replay: two roles of naive workers, a queue of handoff actions, transfers; see `naive`.
+
+Written from the documented rules and the reference cases, not from the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from naive import NEVER, NaiveDriver, NaiveHandoff, NaiveRun, NaiveWorker, Request
+from naive_sglang import Branch, NaiveSglangWorker
+from playproof_kernel import Backend, DeploymentSpec, LoadSpec, WorkerSpec
+from playproof_spec.graph import Graph
+
+# Prefill role: one hidden token, and the prompt's blocks stay until they are released.
+
+
+class VllmSource(NaiveWorker):
+    """A vLLM worker of the prefill role."""
+
+    decode_part = False
+
+    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
+        super().__init__(graph, spec, context, requests)
+        self.sources: list[int] = []
+
+    def limit(self, node: int) -> int:
+        return min(1, super().limit(node))
+
+    def complete(self, node: int) -> str:
+        self.sources.append(node)
+        return "held"
+
+    def release(self, node: int) -> None:
+        self.sources.remove(node)
+        self.drop(node)
+
+    def forget(self, node: int) -> None:
+        if node in self.sources:
+            self.release(node)
+        else:
+            super().forget(node)
+
+
+class SglangSource(NaiveSglangWorker):
+    """An SGLang worker of the prefill role. What it computed enters the tree when it is released."""
+
+    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
+        super().__init__(graph, spec, context, requests)
+        self.sources: list[int] = []
+
+    def limit(self, node: int) -> int:
+        return min(1, super().limit(node))
+
+    def others_hold(self) -> bool:
+        return bool(self.sources)
+
+    def complete(self, node: int) -> str:
+        self.cache(node)
+        self.sources.append(node)
+        return "held"
+
+    def release(self, node: int) -> None:
+        self.sources.remove(node)
+        self.end(node)
+
+    def forget(self, node: int) -> None:
+        if node in self.sources:
+            self.release(node)
+        else:
+            super().forget(node)
+
+
+# Decode role: destinations are reserved one after another, each after something changed.
+
+
+class VllmDestination(NaiveWorker):
+    """A vLLM worker of the decode role."""
+
+    prefill_part = False
+
+    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
+        super().__init__(graph, spec, context, requests)
+        self.pending: list[int] = []
+        self.reserved: list[int] = []
+        self.order: dict[int, int] = {}
+        self.changes = 0
+        self.tried: dict[int, int] = {}
+        self.ready: set[int] = set()  # activated, and not preempted since
+
+    def accept(self, node: int) -> None:
+        self.order[node] = len(self.order)
+        self.pending.append(node)
+
+    def try_reserve(self) -> tuple[int, int] | None:
+        """Try the first pending destination, once per change; return it and its fresh blocks."""
+        if not self.pending:
+            return None
+        node = self.pending[0]
+        if self.tried.get(node) == self.changes:
+            return None
+        self.tried[node] = self.changes
+        if len(self.running) >= self.spec.max_sequences:
+            return None
+        request = self.requests[node]
+        found = self.resident(node, self.prompt(node) // self.spec.block_size)
+        fresh = self.ceil_blocks(self.prompt(node)) - len(found)
+        idle = sum(self.pool.refs[copy] == 0 for copy in found)
+        if fresh > self.pool.available() - idle:
+            return None
+        for copy in found:
+            self.pool.reuse(copy)
+        request.filled = len(found)
+        request.table = found + [self.pool.allocate() for _ in range(fresh)]
+        self.pending.pop(0)
+        self.reserved.append(node)
+        return node, fresh
+
+    def activate(self, node: int) -> None:
+        self.reserved.remove(node)
+        request = self.requests[node]
+        request.computed = self.prompt(node)
+        if self.spec.prefix_caching:
+            full = self.prompt(node) // self.spec.block_size
+            for block, content in enumerate(self.contents(node, full)):
+                if block >= request.filled:
+                    self.pool.fill(request.table[block], content)
+            request.filled = full
+        self.ready.add(node)
+        later = [i for i, other in enumerate(self.waiting) if self.order[other] > self.order[node]]
+        self.waiting.insert(later[0] if later else len(self.waiting), node)
+
+    def head(self) -> int | None:
+        handed_off = [node for node in self.waiting if node in self.ready]
+        if self.pending:
+            return handed_off[0] if handed_off else None
+        first = super().head()
+        if first is None or self.running or not handed_off or self.impossible(first) or first in self.ready:
+            return first
+        # Nothing runs: if the head does not fit, it waits for blocks of these, and these would wait for it.
+        return first if self.fits(first, self.lookup(first)) else handed_off[0]
+
+    def materialized(self, node: int) -> bool:
+        return node in self.ready
+
+    def drop(self, node: int) -> None:
+        if self.requests[node].table:
+            self.changes += 1
+        self.ready.discard(node)
+        super().drop(node)
+
+    def forget(self, node: int) -> None:
+        super().forget(node)
+        self.pending = [other for other in self.pending if other != node]
+        self.reserved = [other for other in self.reserved if other != node]
+        self.changes += 1
+
+
+class SglangDestination(NaiveSglangWorker):
+    """An SGLang worker of the decode role."""
+
+    prefill_part = False
+
+    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
+        super().__init__(graph, spec, context, requests)
+        self.pending: list[int] = []
+        self.reserved: list[int] = []
+        self.prebuilt: list[int] = []
+        self.changes = 0
+        self.tried: dict[int, int] = {}
+
+    def accept(self, node: int) -> None:
+        self.pending.append(node)
+
+    def try_reserve(self) -> tuple[int, int] | None:
+        if not self.pending:
+            return None
+        node = self.pending[0]
+        if self.tried.get(node) == self.changes:
+            return None
+        self.tried[node] = self.changes
+        pages = self.contents(node, self.prompt(node) // self.spec.block_size) if self.spec.prefix_caching else []
+        matched = self.tree.cached(pages)
+        place = self.lock(pages[:matched])
+        fresh = self.ceil_blocks(self.prompt(node)) - matched
+        if fresh > self.tree.available():
+            self.tree.unlock(place)
+            return None
+        self.tree.take(fresh)
+        self.place[node], self.cached[node], self.held[node] = place, matched, matched + fresh
+        self.pending.pop(0)
+        self.reserved.append(node)
+        return node, fresh
+
+    def lock(self, pages: list[object]) -> Branch:
+        return self.tree.lock(pages) if self.spec.prefix_caching else self.tree.root
+
+    def activate(self, node: int) -> None:
+        self.reserved.remove(node)
+        free = self.tree.free
+        self.requests[node].computed = self.prompt(node)
+        self.cache(node)
+        self.prebuilt.append(node)
+        if self.tree.free > free:
+            self.changes += 1
+
+    def promote(self, now: int) -> bool:
+        while self.prebuilt and len(self.running) < self.spec.max_sequences:
+            node = self.prebuilt.pop(0)
+            self.requests[node].admissions.append((now, 0))
+            self.running.append(node)
+        self.unstick()
+        return not self.prebuilt and not self.pending
+
+    def unstick(self) -> None:
+        """Let a cut request at the head go back whole if a pending destination waits for its pages and it for that."""
+        alone = self.pending and not (self.running or self.prebuilt or self.reserved)
+        if alone and self.waiting and self.requests[self.waiting[0]].computed > 0:
+            self.retract(self.waiting.pop(0))
+
+    def others_hold(self) -> bool:
+        return bool(self.reserved)
+
+    def resolve(self) -> None:
+        (node,) = self.growers()
+        if self.running != [node]:
+            self.stalls = True  # the others end without a token in this pass
+        elif self.prebuilt:
+            self.running.remove(node)
+            self.retract(node)
+        elif self.reserved:
+            self.stalls = True
+        else:
+            super().resolve()
+
+    def give_up(self, node: int) -> None:
+        super().give_up(node)
+        self.changes += 1
+
+    def complete(self, node: int) -> str:
+        self.changes += 1
+        return super().complete(node)
+
+    def forget(self, node: int) -> None:
+        super().forget(node)
+        self.pending = [other for other in self.pending if other != node]
+        self.reserved = [other for other in self.reserved if other != node]
+        self.prebuilt = [other for other in self.prebuilt if other != node]
+        self.changes += 1
+
+
+Source = VllmSource | SglangSource
+Destination = VllmDestination | SglangDestination
+
+
+@dataclass
+class Handoff(NaiveHandoff):
+    """A request between its two workers."""
+
+    source: Source | None = None
+    destination: Destination | None = None
+    fresh: int = 0
+
+
+class NaiveDisagg:
+    """A whole prefill/decode replay."""
+
+    def __init__(self, graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
+        assert deployment.decode is not None
+        self.deployment, self.decode_spec = deployment, deployment.decode
+        self.driver = NaiveDriver(graph, load)
+        self.sources = [Request(i) for i in range(graph.node_count)]
+        self.destinations = [Request(i) for i in range(graph.node_count)]
+        self.handoffs = [Handoff() for _ in range(graph.node_count)]
+        context = deployment.context_length
+        self.sglang = deployment.worker.backend is Backend.SGLANG
+        source = SglangSource if self.sglang else VllmSource
+        destination = SglangDestination if self.sglang else VllmDestination
+        worker, other = deployment.worker, self.decode_spec.worker
+        self.prefill: list[Source] = [source(graph, worker, context, self.sources) for _ in range(deployment.workers)]
+        self.decode: list[Destination] = [
+            destination(graph, other, context, self.destinations) for _ in range(self.decode_spec.workers)
+        ]
+        self.queue: list[tuple[str, int]] = []
+        self.deferred: list[tuple[NaiveWorker, str, int]] = []
+        self.transfers: list[tuple[int, int]] = []
+        self.feedback: list[tuple[int, str]] = []
+        self.submitted = self.accepted = 0
+
+    @property
+    def workers(self) -> Sequence[Source | Destination]:
+        return [*self.prefill, *self.decode]
+
+    # What happened
+
+    def held(self, node: int) -> None:
+        self.handoffs[node].held_ns = self.driver.now
+        self.queue.append(("transfer" if self.sglang else "reserve", node))
+
+    def attempt(self, destination: Destination) -> None:
+        """Try the first pending destination of an idle worker."""
+        reserved = destination.try_reserve()
+        if reserved is not None:
+            node, self.handoffs[reserved[0]].fresh = reserved
+            self.handoffs[node].reserved_ns = self.driver.now
+            self.queue.append(("submit" if self.sglang else "transfer", node))
+
+    def failed(self, node: int, outcome: str) -> None:
+        """End `node` before decode; what it holds is given up in the queue."""
+        self.feedback.append((node, outcome))
+        if self.handoffs[node].source is not None:
+            self.queue.append(("cancel source", node))
+        if self.handoffs[node].destination is not None:
+            self.queue.append(("cancel destination", node))
+
+    def end_pass(self, worker: Source | Destination) -> None:
+        outcomes = worker.finish(self.driver.now)
+        if isinstance(worker, VllmDestination | SglangDestination):
+            self.feedback += outcomes
+            self.attempt(worker)
+            return
+        for node, outcome in outcomes:
+            if outcome != "held":
+                self.failed(node, outcome)
+        # Who has no token to make is done before the others.
+        held = [node for node, outcome in outcomes if outcome == "held"]
+        for node in sorted(held, key=lambda node: worker.limit(node) > 0):
+            self.held(node)
+
+    # The queue
+
+    def place_source(self, node: int) -> None:
+        number = self.submitted % len(self.prefill)
+        self.submitted += 1
+        self.handoffs[node].source = self.prefill[number]
+        self.driver.requests[node].worker = number
+        self.prefill[number].waiting.append(node)
+
+    def place_destination(self, node: int) -> None:
+        number = self.accepted % len(self.decode)
+        self.accepted += 1
+        worker = self.decode[number]
+        if worker.prompt(node) >= worker.context:
+            self.failed(node, "rejected")
+        elif worker.ceil_blocks(worker.prompt(node)) > worker.spec.blocks:
+            self.failed(node, "failed")
+        else:
+            self.handoffs[node].destination = worker
+            self.handoffs[node].worker = number
+            worker.accept(node)
+            if worker.end_ns is None:
+                self.attempt(worker)
+
+    def transfer_ns(self, node: int) -> int:
+        spec = self.decode_spec.transfer
+        if not spec.bytes_per_second:
+            return 0
+        tokens = self.handoffs[node].fresh * self.decode_spec.worker.block_size
+        if spec.full_prompt:
+            tokens = self.prefill[0].prompt(node)
+        return round(tokens * spec.bytes_per_token / spec.bytes_per_second * 1e9)
+
+    def start_transfer(self, node: int) -> None:
+        length = self.transfer_ns(node)
+        if length > 0:
+            self.transfers.append((self.driver.now + length, node))
+        else:
+            self.queue.append(("activate", node))
+
+    def on_source(self, action: str, node: int, source: Source) -> None:
+        if action == "release":
+            source.release(node)
+            self.handoffs[node].released_ns = self.driver.now
+        else:
+            source.forget(node)
+
+    def on_destination(self, action: str, node: int, destination: Destination) -> None:
+        if action == "activate":
+            destination.activate(node)
+            self.handoffs[node].activated_ns = self.driver.now
+            self.queue.append(("release", node))
+        else:
+            destination.forget(node)
+        self.attempt(destination)
+
+    def act(self, action: str, node: int) -> None:
+        handoff = self.handoffs[node]
+        if action == "submit":
+            self.place_source(node)
+        elif action == "reserve":
+            self.place_destination(node)
+        elif action == "transfer":
+            self.start_transfer(node)
+        else:
+            at_source = action in ("release", "cancel source")
+            worker = handoff.source if at_source else handoff.destination
+            assert worker is not None
+            if worker.end_ns is not None:
+                self.deferred.append((worker, action, node))
+            elif isinstance(worker, VllmSource | SglangSource):
+                self.on_source(action, node, worker)
+            else:
+                self.on_destination(action, node, worker)
+
+    def give_up(self, node: int) -> None:
+        """The client cancels `node`, which is in flight."""
+        self.queue = [entry for entry in self.queue if entry[1] != node]
+        self.deferred = [entry for entry in self.deferred if entry[2] != node]
+        self.transfers = [entry for entry in self.transfers if entry[1] != node]
+        handoff = self.handoffs[node]
+        if handoff.source is not None and handoff.released_ns == NEVER:
+            handoff.source.cancel(node)
+        if handoff.destination is not None:
+            handoff.destination.cancel(node)
+            if handoff.destination.end_ns is None:
+                self.attempt(handoff.destination)
+
+    # The loop
+
+    def step(self) -> bool:
+        """Do once what is due at this instant, in order; say whether anything was."""
+        now, changed = self.driver.now, False
+        for worker in self.workers:
+            if worker.end_ns == now:
+                self.queue += [(action, node) for busy, action, node in self.deferred if busy is worker]
+                self.deferred = [entry for entry in self.deferred if entry[0] is not worker]
+                self.end_pass(worker)
+                changed = True
+        for entry in sorted(self.transfers):
+            if entry[0] == now:
+                self.transfers.remove(entry)
+                self.queue.append(("activate", entry[1]))
+        while self.queue:
+            self.act(*self.queue.pop(0))
+            changed = True
+        if self.feedback:
+            self.driver.hear(self.feedback)
+            self.feedback = []
+            changed = True
+        for node in self.driver.give_up():
+            self.give_up(node)
+            changed = True
+        while due := self.driver.due():
+            self.driver.dispatch(due[0])
+            self.queue.append(("reserve" if self.sglang else "submit", due[0]))
+            changed = True
+        roles: tuple[Sequence[Source | Destination], ...] = (self.prefill, self.decode)
+        for role in roles:
+            while started := self.start_one(role):
+                changed = True
+                if started.end_ns == now:
+                    self.end_pass(started)
+        return changed
+
+    def start_one(self, role: Sequence[Source | Destination]) -> Source | Destination | None:
+        for worker in role:
+            if worker.end_ns is None and worker.start(self.driver.now):
+                return worker
+        return None
+
+    def next_time(self) -> int | None:
+        times = [worker.end_ns for worker in self.workers if worker.end_ns is not None]
+        times += [at for at, _ in self.transfers]
+        following = self.driver.next_time()
+        return min(times if following is None else [*times, following], default=None)
+
+    def run(self) -> None:
+        self.driver.start()
+        while True:
+            while self.step():
+                pass
+            following = self.next_time()
+            if following is None:
+                break
+            self.driver.now = following
+
+
+def disagg_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> NaiveRun:
+    """Replay `graph` on a prefill and a decode role the slow way."""
+    run = NaiveDisagg(graph, deployment, load)
+    run.run()
+    for request, source, destination in zip(run.driver.requests, run.sources, run.destinations, strict=True):
+        request.tokens_ns, request.admissions = destination.tokens_ns, source.admissions
+        request.decode_admissions = destination.admissions
+    return NaiveRun(run.driver, run.workers, run.handoffs, disaggregated=True)
