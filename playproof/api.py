@@ -86,7 +86,7 @@ def load(
     paths : path or sequence of paths
         Files and folders.
     format : str
-        "auto" decides from the content; otherwise "weka" or "agentic_mooncake".
+        "auto" decides from the content; otherwise a name of docs/formats.md, such as "weka" or "claude".
     block_size : int, optional
         Tokens per hash id, for formats whose files do not say.
     nested_timestamp_basis : {"auto", "relative", "absolute"}

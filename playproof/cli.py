@@ -1,4 +1,4 @@
-"""The command line: validate, lower, replay, machines.
+"""The command line: validate, lower, inspect, replay, machines.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 proven (or done), 1 findings of severity
 error, 2 usage or an unreadable file, 70 a fault of ours.
@@ -20,6 +20,7 @@ import msgspec
 import typer
 from playproof_spec import diagrams
 from playproof_spec.findings import Findings, InvalidInput, Severity
+from playproof_spec.graph import Graph
 from playproof_spec.machines import MACHINES
 from playproof_spec.obligation import PROVEN
 from rich.console import Console
@@ -39,6 +40,7 @@ from playproof.render import (
     print_certificate,
     print_findings,
     print_graph,
+    print_inspection,
     print_obligations,
     print_report,
     print_verdict,
@@ -84,10 +86,23 @@ class Output(StrEnum):
     sarif = "sarif"
 
 
+class View(StrEnum):
+    text = "text"
+    json = "json"
+    mermaid = "mermaid"
+    dot = "dot"
+
+
 class Format(StrEnum):
     auto = "auto"
     agentic_mooncake = "agentic_mooncake"
     weka = "weka"
+    claude = "claude"
+    codex = "codex"
+    dynamo = "dynamo"
+    mooncake = "mooncake"
+    mooncake_delta = "mooncake-delta"
+    applied_compute_agentic = "applied_compute_agentic"
 
 
 Paths = Annotated[list[Path], typer.Argument(help="Trace files and folders.", show_default=False)]
@@ -234,6 +249,53 @@ def lower(
         write_v2(graph, out_file)
     plays, requests = counted(len(graph.plays), "play"), counted(graph.node_count, "request")
     out.print(f"written {out_file}: {plays}, {requests}", markup=False)
+
+
+@app.command()
+def inspect(
+    paths: Paths,
+    format: FormatOption = None,
+    nested_timestamp_basis: BasisOption = None,
+    subagent_marker: MarkerOption = None,
+    block_size: BlockSizeOption = None,
+    output: Annotated[View, typer.Option(help="What to print; mermaid and dot draw one play.")] = View.text,
+    play: Annotated[str | None, typer.Option(help="The play to draw [default: the one with the most agents].")] = None,
+) -> None:
+    """Show what a corpus holds, before anyone replays it."""
+    from playproof.inspection import inspect_graph
+
+    drawing = output in (View.mermaid, View.dot)
+    if play is not None and not drawing:
+        raise typer.BadParameter("only a picture is of one play: add --output mermaid or dot", param_hint="--play")
+    with _patience("reading and proving"):
+        result = api.validate(paths, **_reading(None, format, nested_timestamp_basis, subagent_marker, block_size))
+    if result.proven is None:
+        print_findings(err, result.findings)
+        print_verdict(err, result.findings)
+        raise typer.Exit(_refusal(result.findings))
+    graph = result.proven.graph
+    if drawing:
+        _draw(graph, play, output)
+        return
+    figures = inspect_graph(graph, result.findings).to_dict()
+    if output is View.json:
+        _print_json(figures)
+    else:
+        print_inspection(out, figures)
+        print_findings(out, result.findings)
+
+
+def _draw(graph: Graph, name: str | None, output: View) -> None:
+    from playproof import picture
+
+    play = picture.find_play(graph, name)
+    if play is None:
+        raise typer.BadParameter(f"the corpus has no play {name!r}", param_hint="--play")
+    if len(play.nodes) > picture.MAX_REQUESTS:
+        message = f"play {play.play_id} has {len(play.nodes):,} requests, a picture holds {picture.MAX_REQUESTS}"
+        raise typer.BadParameter(message, param_hint="--play")
+    draw = picture.mermaid if output is View.mermaid else picture.dot
+    _print_json_text(draw(graph, play) + "\n")
 
 
 @app.command()

@@ -58,7 +58,17 @@ MAX_CONFIG_VALUES = 10_000
 Basis = Literal["auto", "relative", "absolute"]
 Marker = Literal["auto", "spawn", "completion"]
 
-READERS = ("auto", "agentic_mooncake", "weka")
+READERS = (
+    "auto",
+    "agentic_mooncake",
+    "weka",
+    "claude",
+    "codex",
+    "dynamo",
+    "mooncake",
+    "mooncake-delta",
+    "applied_compute_agentic",
+)
 
 # What runs where no configuration is given: the defaults of `Deployment`.
 DEFAULT_CONFIGURATION = f"""
@@ -203,13 +213,7 @@ _LATER: Mapping[str, str] = {
 # Words a text field takes: those that work, and those refused by name with the reason.
 _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "traffic.source.type": (("trace",), {}),
-    "traffic.source.format": (
-        READERS,
-        {
-            name: f"the {name} reader is not supported"
-            for name in ("claude", "codex", "dynamo", "mooncake", "mooncake-delta", "applied_compute_agentic")
-        },
-    ),
+    "traffic.source.format": (READERS, {}),
     "traffic.load.type": (("trace_timestamps",), {"concurrency": _ORDINARY}),
     "traffic.load.agentic_prefix_scope": (("corpus",), {"play": "prefix sharing by play is not supported"}),
     "engine.mode": (tuple(_OF_MODE), {}),

@@ -156,6 +156,53 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def print_inspection(console: Console, figures: Mapping[str, Any]) -> None:
+    """Print what a corpus holds: `figures` is `Inspection.to_dict()`."""
+    edges, reuse, joins, fan = (figures[name] for name in ("edges", "prefix_reuse", "joins", "fan_out"))
+    sizes = ((figures["plays"], "play"), (figures["requests"], "request"), (figures["sessions"], "session"))
+    head = ", ".join(counted(count, noun) for count, noun in sizes)
+    console.print(Text.assemble((head, "bold"), f" read as {figures['input_format']} ({figures['input_kind']})"))
+    shared = "–" if reuse["ratio"] is None else f"{reuse['ratio']:.1%} of the prompt tokens"
+    within = "–" if reuse["ratio_within_plays"] is None else f"{reuse['ratio_within_plays']:.1%} within plays"
+    rows = [
+        ("edges", ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in edges.items() if count) or "none"),
+        ("agents spawned", f"{fan['spawned']:,} by {counted(fan['spawning_requests'], 'request')}"),
+        ("answers joined", f"{joins['joined']:,} by {counted(joins['joining_requests'], 'request')}"),
+        ("agents nobody waits for", f"{figures['background_agents']:,}"),
+        ("tokens", f"{figures['input_tokens']['total']:,} in, {figures['output_tokens']['total']:,} out"),
+        ("prefix reuse, at best", f"{shared}; {within} (blocks of {figures['block_size']})"),
+    ]
+    for name, held in figures["models"].items():
+        counts = f"{counted(held['requests'], 'request')}, {held['input_tokens']:,} in, {held['output_tokens']:,} out"
+        rows.append(("model", f"{name}: {counts}"))
+    estimated = [
+        f"{name.replace('_', ' ')} of {counted(count, 'request')}" for name, count in figures["estimated"].items()
+    ]
+    rows.append(("estimated or restored", ", ".join(estimated) or "nothing"))
+    for name, value in rows:
+        console.print(Text(f"{name:<27}{value}"))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in ("mean", "p50", "p90", "p99", "max"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for title, key, shown in (
+        ("requests a play", "requests_per_play", _number),
+        ("depth of a play", "depth_per_play", _number),
+        ("agents a spawn", "fan_out", _number),
+        ("input tokens", "input_tokens", _number),
+        ("output tokens", "output_tokens", _number),
+        ("gap in a session", "gap_ms", _duration),
+        ("tool time in a gap", "tool_wait_ms", _duration),
+        ("recorded service", "recorded_service_ms", _duration),
+    ):
+        table.add_row(title, *(shown(figures[key][name]) for name in ("mean", "p50", "p90", "p99", "max")))
+    console.print(table)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f}" if value % 1 else f"{value:,.0f}"
+
+
 def _roles(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return a row a role where there are several."""
     if len(roles) == 1:

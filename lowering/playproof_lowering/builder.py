@@ -18,6 +18,7 @@ from playproof_spec.graph import (
     Int8,
     Int32,
     Int64,
+    Observed,
     Play,
     Relation,
     Source,
@@ -59,6 +60,7 @@ class GraphBuilder:
         self._node_line: list[int] = []
         self._node_path: list[str] = []
         self._carried: dict[int, Carried] = {}
+        self._observed: dict[int, Observed] = {}
         self._edges: list[list[tuple[str, Relation, Trigger, float]]] = []
         self._run_parts: list[tuple[UInt64, Int64]] = []
         self._run_lengths: list[Int64] = []
@@ -121,6 +123,7 @@ class GraphBuilder:
         line: int = 0,
         path: str = "",
         carried: Carried | None = None,
+        observed: Observed | None = None,
     ) -> int:
         """Add a node; return its number in document order.
 
@@ -157,6 +160,8 @@ class GraphBuilder:
         self._edges.append([])
         if carried is not None:
             self._carried[number] = carried
+        if observed is not None:
+            self._observed[number] = observed
         return number
 
     def edge(self, target: int, source_id: str, relation: Relation, trigger: Trigger, delay_ms: float) -> None:
@@ -220,6 +225,7 @@ class GraphBuilder:
             carried={int(node_of[number]): hints for number, hints in self._carried.items()},
             dangling=dangling,
             facts=dict(facts),
+            observed={int(node_of[number]): seen for number, seen in self._observed.items()},
         )
 
     def _ordered_plays(self, node_of: Int32) -> tuple[tuple[Play, ...], Int32]:

@@ -7,10 +7,18 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["FORMATS", "SUPPORTED", "detect"]
+__all__ = ["FORMATS", "HEAD_BYTES", "detect"]
 
-SUPPORTED: Final = ("agentic_mooncake", "weka")
-FORMATS: Final = (*SUPPORTED, "claude", "codex", "dynamo", "mooncake", "mooncake-delta", "applied_compute_agentic")
+FORMATS: Final = (
+    "agentic_mooncake",
+    "weka",
+    "claude",
+    "codex",
+    "dynamo",
+    "mooncake",
+    "mooncake-delta",
+    "applied_compute_agentic",
+)
 
 HEAD_BYTES: Final = 4096
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]|[^"{}\[\]]+')
@@ -35,7 +43,10 @@ def detect(head: bytes) -> str | None:
         return "weka"
     if "num_turns" in names:
         return "applied_compute_agentic"
-    if names & {"sessionId", "parentUuid", "isSidechain"}:
+    if names & {"sessionId", "parentUuid", "isSidechain", "leafUuid", "agentType"} or names >= {
+        "messageId",
+        "snapshot",
+    }:
         return "claude"
     if keys.get("type") == "session_meta" or names >= {"payload", "type"}:
         return "codex"

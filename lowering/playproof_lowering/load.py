@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph
 
 from playproof_lowering.agentic_mooncake import read_agentic_mooncake
-from playproof_lowering.detect import FORMATS, HEAD_BYTES, SUPPORTED, detect
+from playproof_lowering.claude import read_claude
+from playproof_lowering.codex import read_codex
+from playproof_lowering.detect import FORMATS, HEAD_BYTES, detect
+from playproof_lowering.dynamo import read_dynamo
+from playproof_lowering.mooncake import OrdinaryFormat, read_ordinary
 from playproof_lowering.source import Reading, SourceError, SourceFile, collect
 from playproof_lowering.weka import read_weka
 
@@ -75,7 +79,7 @@ def load_graph(
     paths : sequence of paths
         Files and folders, in any order.
     format : str
-        ``agentic_mooncake``, ``weka``, or ``auto`` to let the first record of each file decide.
+        One of :data:`~playproof_lowering.detect.FORMATS`, or ``auto`` to let the first record of each file decide.
     options : LoweringOptions
 
     Returns
@@ -100,30 +104,91 @@ def load_graph(
     chosen: str | None = format
     if format == "auto":
         chosen, files = _detect_all(files, findings)
-    if chosen is not None and chosen not in SUPPORTED:
-        _refuse_unsupported(chosen, files[0], findings)
-        chosen = None
     if chosen is None:
         return Lowered(None, findings, facts)
     size = sum(file.size for file in files)
     facts.update(input_format=chosen, input_files=len(files), input_files_ignored=ignored, input_bytes=size)
     on_bytes = None if options.progress is None else _Progress(options.progress, size)
-    if chosen == "weka":
-        graph = read_weka(
+    graph = _READERS[chosen](files, findings, facts, options, on_bytes)
+    return Lowered(graph, findings, facts)
+
+
+_OnBytes = Callable[[int], None] | None
+_Reader = Callable[[list[SourceFile], Findings, dict[str, object], LoweringOptions, _OnBytes], Graph | None]
+
+
+def _weka(
+    files: list[SourceFile], findings: Findings, facts: dict[str, object], options: LoweringOptions, on_bytes: _OnBytes
+) -> Graph | None:
+    return read_weka(
+        files,
+        findings,
+        facts,
+        block_size=options.block_size,
+        nested_timestamp_basis=options.nested_timestamp_basis,
+        subagent_marker=options.subagent_marker,
+        strict=options.strict,
+        on_bytes=on_bytes,
+    )
+
+
+def _agentic_mooncake(
+    files: list[SourceFile], findings: Findings, facts: dict[str, object], options: LoweringOptions, on_bytes: _OnBytes
+) -> Graph | None:
+    return read_agentic_mooncake(
+        files, findings, facts, block_size=options.block_size, strict=options.strict, on_bytes=on_bytes
+    )
+
+
+def _claude(
+    files: list[SourceFile], findings: Findings, facts: dict[str, object], options: LoweringOptions, on_bytes: _OnBytes
+) -> Graph | None:
+    return read_claude(files, findings, facts, block_size=options.block_size, on_bytes=on_bytes)
+
+
+def _codex(
+    files: list[SourceFile], findings: Findings, facts: dict[str, object], options: LoweringOptions, on_bytes: _OnBytes
+) -> Graph | None:
+    return read_codex(files, findings, facts, block_size=options.block_size, on_bytes=on_bytes)
+
+
+def _dynamo(
+    files: list[SourceFile], findings: Findings, facts: dict[str, object], options: LoweringOptions, on_bytes: _OnBytes
+) -> Graph | None:
+    return read_dynamo(files, findings, facts, block_size=options.block_size, on_bytes=on_bytes)
+
+
+def _ordinary(format: OrdinaryFormat) -> _Reader:
+    def read(
+        files: list[SourceFile],
+        findings: Findings,
+        facts: dict[str, object],
+        options: LoweringOptions,
+        on_bytes: _OnBytes,
+    ) -> Graph | None:
+        return read_ordinary(
             files,
             findings,
             facts,
+            format=format,
             block_size=options.block_size,
-            nested_timestamp_basis=options.nested_timestamp_basis,
-            subagent_marker=options.subagent_marker,
             strict=options.strict,
             on_bytes=on_bytes,
         )
-    else:
-        graph = read_agentic_mooncake(
-            files, findings, facts, block_size=options.block_size, strict=options.strict, on_bytes=on_bytes
-        )
-    return Lowered(graph, findings, facts)
+
+    return read
+
+
+_READERS: Final[Mapping[str, _Reader]] = {
+    "agentic_mooncake": _agentic_mooncake,
+    "weka": _weka,
+    "claude": _claude,
+    "codex": _codex,
+    "dynamo": _dynamo,
+    "mooncake": _ordinary("mooncake"),
+    "mooncake-delta": _ordinary("mooncake-delta"),
+    "applied_compute_agentic": _ordinary("applied_compute_agentic"),
+}
 
 
 class _Progress:
@@ -168,15 +233,14 @@ def _detect_all(files: list[SourceFile], findings: Findings) -> tuple[str | None
                     wanted=chosen,
                 )
             )
-    if chosen in SUPPORTED:
-        findings.add(
-            finding(
-                "format-chosen",
-                f"{len(same)} {'file' if len(same) == 1 else 'files'} read as {chosen}, by the first record",
-                where=Where(file=same[0].shown),
-                found=chosen,
-            )
+    findings.add(
+        finding(
+            "format-chosen",
+            f"{len(same)} {'file' if len(same) == 1 else 'files'} read as {chosen}, by the first record",
+            where=Where(file=same[0].shown),
+            found=chosen,
         )
+    )
     return chosen, same
 
 
@@ -192,15 +256,3 @@ def _refuse_unknown(head: bytes, file: SourceFile, findings: Findings) -> None:
         )
     else:
         findings.add(finding("format-unknown", "the first record has the marks of no format", where=where, found=text))
-
-
-def _refuse_unsupported(name: str, file: SourceFile, findings: Findings) -> None:
-    findings.add(
-        finding(
-            "format-unsupported",
-            f"{name} traces are not supported yet",
-            where=Where(file=file.shown),
-            found=name,
-            wanted=" or ".join(SUPPORTED),
-        )
-    )

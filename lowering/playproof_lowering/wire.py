@@ -11,7 +11,7 @@ import re
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from playproof_spec.findings import Findings, Severity, Where, finding, shown
@@ -23,6 +23,7 @@ __all__ = [
     "Explained",
     "Problem",
     "UnknownFields",
+    "decoded",
     "explain",
     "hash_ids_problem",
     "joined",
@@ -95,6 +96,59 @@ def explain(data: bytes, shape: Any) -> Explained:
         return result
     result.cleaned = _check(data.strip(), shape, "", result)
     return result
+
+
+Shape = TypeVar("Shape")
+
+
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
+_TYPED: Final = msgspec.json.Decoder(_Typed)
+
+
+def decoded(
+    decoder: msgspec.json.Decoder[Shape],
+    data: bytes | msgspec.Raw,
+    where: Where,
+    findings: Findings,
+    prefix: str = "",
+    types: frozenset[str] | None = None,
+) -> Shape | None:
+    """Decode a record that may have fields we do not know; what is wrong with it goes to `findings`.
+
+    Parameters
+    ----------
+    decoder : msgspec.json.Decoder
+        Of a struct that passes over unknown fields.
+    prefix : str
+        JSON path of `data` within the record.
+    types : frozenset of str, optional
+        Records of other types may have fields of the same names with other meanings, and are passed over when they do
+        not fit.
+
+    Returns
+    -------
+    struct or None
+        None when something is wrong.
+    """
+    try:
+        return decoder.decode(data)
+    except DecodeErrors as error:
+        if types is not None and _type_of(data) not in (None, *types):
+            return None
+        problems = explain(bytes(data), decoder.type).problems
+        report(findings, problems or [_value(bytes(data), error, "")], where, prefix)
+        return None
+
+
+def _type_of(data: bytes | msgspec.Raw) -> str | None:
+    """Return the type of a record that is sound JSON; of one that is not, None stands for every type."""
+    try:
+        return _TYPED.decode(data).type
+    except DecodeErrors:
+        return None
 
 
 def _patch_not_finite(data: bytes, result: Explained) -> bytes:

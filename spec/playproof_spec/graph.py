@@ -115,6 +115,22 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """What a reader knows of a request beside what it replays.
+
+    Attributes
+    ----------
+    estimated : tuple[str, ...]
+        Which values are not as recorded, by name, in byte order: ``output_length``, ``start``, ``request`` (all of it).
+    tool_wait_ms : float
+        How much of the gap before the request was recorded as tool time.
+    """
+
+    estimated: tuple[str, ...] = ()
+    tool_wait_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where a graph came from: the format it was written in, and a digest of the bytes and the readings chosen."""
 
@@ -163,6 +179,8 @@ class Graph:
         Sparse, by node index.
     dangling : Mapping[int, str]
         By edge number, the source id that does not exist.
+    observed : Mapping[int, Observed]
+        Sparse, by node index. Reported, and no part of the digest.
     facts : Mapping[str, object]
         What the reader decided, with its evidence; goes into reports as it is (JSON values only).
     """
@@ -196,6 +214,7 @@ class Graph:
     carried: Mapping[int, Carried] = field(default_factory=dict)
     dangling: Mapping[int, str] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
+    observed: Mapping[int, Observed] = field(default_factory=dict)
 
     @property
     def node_count(self) -> int:

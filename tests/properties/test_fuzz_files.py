@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import zstandard
 from playproof_lowering import LoweringOptions, load_graph
+from playproof_lowering.detect import FORMATS
 from playproof_spec.certificate import prove
 from playproof_spec.findings import Finding, InvalidInput
 
@@ -92,7 +93,21 @@ def weka_play() -> bytes:
     ).encode()
 
 
+def goldens() -> list[tuple[str, bytes]]:
+    """Return the recordings of the session, Dynamo and ordinary goldens, each file by itself."""
+    folder = Path(__file__).resolve().parent.parent / "goldens"
+    files = [
+        path
+        for kind in ("claude", "codex", "dynamo", "mooncake", "applied")
+        for golden in sorted(folder.glob(f"lower-{kind}*"))
+        for path in sorted(golden.rglob("*.jsonl"))
+        if path.name != "expected.jsonl"
+    ]
+    return [(".jsonl", path.read_bytes()) for path in files]
+
+
 SEEDS = [(".jsonl", v2_file()), (".json", weka_play()), (".jsonl", weka_play() + b"\n" + weka_play() + b"\n")]
+SESSIONS = goldens()
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:
@@ -145,7 +160,7 @@ def wrapped(rng: random.Random, suffix: str, data: bytes) -> tuple[str, bytes]:
 
 def check(path: Path, rng: random.Random) -> None:
     """Read and prove one file; only findings may come of it."""
-    format = rng.choice(["auto", "auto", "auto", "agentic_mooncake", "weka"])
+    format = rng.choice(["auto", "auto", "auto", *FORMATS])
     options = LoweringOptions(
         nested_timestamp_basis=rng.choice(["auto", "relative", "absolute"]),
         subagent_marker=rng.choice(["auto", "spawn", "completion"]),
@@ -176,7 +191,7 @@ def test_mutated_files_end_in_findings(tmp_path: Path) -> None:
     done = 0
     while done < CASES or time.monotonic() < deadline:
         rng = random.Random(f"{seed}:{done}")
-        suffix, data = rng.choice(SEEDS)
+        suffix, data = rng.choice(rng.choice([SEEDS, SESSIONS]))
         for _ in range(rng.choice([1, 1, 1, 2, 4])):
             data = mutated(rng, data)
         suffix, data = wrapped(rng, suffix, data)
@@ -190,3 +205,32 @@ def test_mutated_files_end_in_findings(tmp_path: Path) -> None:
         path.unlink()
         done += 1
     print(f"{done} files, FUZZ_SEED={seed}")
+
+
+FOLDERS = sorted(
+    trace
+    for kind in ("claude", "codex", "dynamo")
+    for trace in (Path(__file__).resolve().parent.parent / "goldens").glob(f"lower-{kind}*/trace")
+)
+
+
+def test_folders_with_one_mutated_file_end_in_findings(tmp_path: Path) -> None:
+    """What ties the files of a session or a corpus together must bear that one of them is broken."""
+    for case in range(CASES // 3):
+        rng = random.Random(f"folder:{case}")
+        source = rng.choice(FOLDERS)
+        files = sorted(path for path in source.rglob("*") if path.is_file())
+        broken = rng.choice(files)
+        target = tmp_path / f"case{case}"
+        for path in files:
+            data = path.read_bytes()
+            for _ in range(rng.choice([1, 1, 3]) if path == broken else 0):
+                data = mutated(rng, data)
+            own = target / path.relative_to(source)
+            own.parent.mkdir(parents=True, exist_ok=True)
+            own.write_bytes(data)
+        try:
+            check(target, rng)
+        except BaseException:
+            print(f"case {case}: {broken}, {(target / broken.relative_to(source)).read_bytes()[:2000]!r}")
+            raise

@@ -585,11 +585,14 @@ def test_mixed_formats(tmp_path: Path) -> None:
         ({"timestamp": 1, "event": {}}, "dynamo"),
         ({"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [0]}, "mooncake"),
         ({"num_turns": 3}, "applied_compute_agentic"),
+        ({"type": "summary", "summary": "x", "leafUuid": "u"}, "claude"),
+        ({"type": "file-history-snapshot", "messageId": "m", "snapshot": {}}, "claude"),
+        ({"agentType": "Explore", "description": "x", "toolUseId": "t"}, "claude"),
     ],
 )
-def test_formats_of_later_work_are_named(tmp_path: Path, record: dict[str, Any], name: str) -> None:
-    found = problems(written(tmp_path, "a.jsonl", lines(record)))
-    assert the_one(found, "format-unsupported", "a.jsonl", 0, "").found == name
+def test_the_first_record_tells_the_format(tmp_path: Path, record: dict[str, Any], name: str) -> None:
+    found = load_graph([written(tmp_path, "a.jsonl", lines(record))])
+    assert found.facts["input_format"] == name
 
 
 def test_unknown_field_is_a_warning_with_the_nearest_name(tmp_path: Path) -> None:

@@ -74,12 +74,6 @@ def refused(data: bytes, **options: Any) -> list[Finding]:
 GUARDS = [
     ("traffic.source.type", "synthetic", "config-value"),
     ("traffic.source.format", "parquet", "config-value"),
-    ("traffic.source.format", "claude", "config-unsupported"),
-    ("traffic.source.format", "codex", "config-unsupported"),
-    ("traffic.source.format", "dynamo", "config-unsupported"),
-    ("traffic.source.format", "mooncake", "config-unsupported"),
-    ("traffic.source.format", "mooncake-delta", "config-unsupported"),
-    ("traffic.source.format", "applied_compute_agentic", "config-unsupported"),
     ("traffic.source.paths", "trace.jsonl", "config-type"),
     ("traffic.source.paths", [1], "config-type"),
     ("traffic.source.block_size", 0, "config-value"),

@@ -1,0 +1,525 @@
+"""Claude Code sessions into the graph: which calls there were, which agents they spawned, and who waited for whom.
+
+A session is a play. Its main conversation and each agent's are sessions of it; an agent hangs at the call whose tool
+use spawned it, and the call that was first to see its answer waits for it. A link is one that the records state: an
+agent without one stands by itself, with a warning.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from playproof_spec.findings import Findings, Where, finding
+from playproof_spec.graph import Graph, Relation, Source
+
+from playproof_lowering.builder import GraphBuilder
+from playproof_lowering.chains import MAX_BLOCKS, BlockIds, PrefixChain, PromptBlocks, Runs
+from playproof_lowering.claude_records import MAIN, AgentResult, FileLog, Meta, RecordedCall, Scope, read_file
+from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.source import Reading, SourceError, SourceFile
+from playproof_lowering.turns import Turn, after, circular, emit, sequence, spawn
+
+__all__ = ["DEFAULT_BLOCK_SIZE", "read_claude"]
+
+DEFAULT_BLOCK_SIZE: Final = 64
+CHARACTERS_PER_TOKEN: Final = 4
+
+
+@dataclass(slots=True, eq=False)
+class _Conversation:
+    """One scope of a session, over all files.
+
+    Attributes
+    ----------
+    calls : list of RecordedCall
+        In time order, those that another session owns too.
+    turns : dict of Turn
+        Of the session's own calls by key, and the restored one.
+    place : dict
+        Number of each call's turn.
+    listed : list of Turn
+        The same turns, by number.
+    """
+
+    name: str
+    calls: list[RecordedCall] = field(default_factory=list)
+    by_key: dict[str, RecordedCall] = field(default_factory=dict)
+    input_ns: int = -1
+    turns: dict[str, Turn] = field(default_factory=dict)
+    place: dict[str, int] = field(default_factory=dict)
+    listed: list[Turn] = field(default_factory=list)
+
+    @property
+    def agent(self) -> str:
+        return self.name.removeprefix("agent:") if self.name.startswith("agent:") else ""
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """One play to be.
+
+    Attributes
+    ----------
+    results : dict of AgentResult
+        By tool use.
+    results_of : dict of list of AgentResult
+        By agent, in time order.
+    progress_links : dict
+        Tool use by agent.
+    """
+
+    name: str
+    file: str
+    conversations: dict[str, _Conversation] = field(default_factory=dict)
+    results: dict[str, AgentResult] = field(default_factory=dict)
+    results_of: dict[str, list[AgentResult]] = field(default_factory=dict)
+    progress_links: dict[str, str] = field(default_factory=dict)
+    last_ns: int = -1
+
+    @property
+    def ordered(self) -> list[_Conversation]:
+        """The main conversation, then the agents by their first call."""
+        return sorted(
+            (conversation for conversation in self.conversations.values() if conversation.calls),
+            key=lambda c: (c.name != MAIN, c.calls[0].start_ns, c.name),
+        )
+
+
+def read_claude(
+    files: Sequence[SourceFile],
+    findings: Findings,
+    facts: dict[str, object],
+    *,
+    block_size: int | None,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Graph | None:
+    """Read Claude Code sessions into one graph.
+
+    Parameters
+    ----------
+    files : sequence of SourceFile
+        Session files, agents' files and the meta files beside them, in any order.
+    findings : Findings
+        Receives what is wrong, missing, or estimated.
+    facts : dict
+        Receives counts and the digest.
+    block_size : int, optional
+        Tokens a hash id stands for, 64 by default: the recordings have none.
+    on_bytes : callable, optional
+        Told the bytes as they are read.
+
+    Returns
+    -------
+    Graph or None
+        None when there is no call.
+    """
+    logs: list[FileLog] = []
+    metas: list[Meta] = []
+    digests = []
+    for file in files:
+        reading = Reading(file, on_bytes)
+        log = FileLog(file.shown)
+        try:
+            read_file(reading, findings, log, metas)
+        except SourceError as error:
+            findings.add(error.item)
+        digests.append((file.relative, reading.digest))
+        logs.append(log)
+    size = block_size or DEFAULT_BLOCK_SIZE
+    lowering = _Lowering(_sessions(logs), metas, findings, size, Where(file=files[0].shown))
+    for log in logs:
+        lowering.count(log)
+    facts["input_digest"] = corpus_digest(digests)
+    graph_source = Source("claude", corpus_digest(digests, (f"block_size={size}",)))
+    return lowering.finish(graph_source, facts)
+
+
+def _sessions(logs: Sequence[FileLog]) -> list[_Session]:
+    """Put the files' logs together, session by session; nothing depends on the order of the files."""
+    sessions: dict[str, _Session] = {}
+    for log in logs:
+        owners: dict[str, _Session] = {}
+        for name, scope in log.scopes.items():
+            # An agent's own file belongs to the session that its records name.
+            owner = log.session if MAIN in log.scopes or not scope.session else scope.session
+            session = owners[owner] = sessions.setdefault(owner, _Session(owner, log.file))
+            _merge(session.conversations.setdefault(name, _Conversation(name)), scope)
+        for session in owners.values():
+            for result in log.results:
+                session.results.setdefault(result.tool_use, result)
+            for agent, tool_use in log.progress_links.items():
+                session.progress_links.setdefault(agent, tool_use)
+    for session in sessions.values():
+        for conversation in session.conversations.values():
+            conversation.calls.sort(key=lambda call: (call.start_ns, call.line, call.key))
+            for call in conversation.calls:
+                session.last_ns = max(session.last_ns, call.end_ns)
+        for result in sorted(session.results.values(), key=lambda result: (result.at_ns, result.tool_use)):
+            session.results_of.setdefault(result.agent, []).append(result)
+    return sorted(sessions.values(), key=_seniority)
+
+
+def _seniority(session: _Session) -> tuple[int, int, str]:
+    """Order sessions so that a copy comes behind what it copied.
+
+    Copies keep the name of the session that they come from, or they are rewritten, and then the copy goes on longer.
+    """
+    natives = {call.native for conversation in session.conversations.values() for call in conversation.calls}
+    return len(natives - {session.name}), session.last_ns, session.name
+
+
+def _first_ns(session: _Session) -> tuple[int, str]:
+    starts = [conversation.calls[0].start_ns for conversation in session.conversations.values() if conversation.calls]
+    return min(starts, default=-1), session.name
+
+
+def _merge(conversation: _Conversation, scope: Scope) -> None:
+    """Add the calls of one file; a call told twice has the largest of its counts."""
+    for key, call in scope.calls.items():
+        known = conversation.by_key.setdefault(key, call)
+        if known is call:
+            conversation.calls.append(call)
+        else:
+            _take_largest(known, call)
+    conversation.input_ns = max(conversation.input_ns, scope.input_ns)
+
+
+def _take_largest(call: RecordedCall, other: RecordedCall) -> None:
+    call.start_ns = min(call.start_ns, other.start_ns)
+    call.end_ns = max(call.end_ns, other.end_ns)
+    call.output_length = max(call.output_length, other.output_length)
+    call.characters = max(call.characters, other.characters)
+    call.uses = list(dict.fromkeys([*call.uses, *other.uses]))
+    call.results = list(dict.fromkeys([*call.results, *other.results]))
+    call.notices = list(dict.fromkeys([*call.notices, *other.notices]))
+    call.calls_tool |= other.calls_tool
+
+
+class _Lowering:
+    """From sessions to the graph."""
+
+    def __init__(
+        self, sessions: list[_Session], metas: list[Meta], findings: Findings, block_size: int, where: Where
+    ) -> None:
+        self._where = where
+        self._sessions = sessions
+        self._metas = {(meta.session, meta.agent): meta for meta in metas}
+        self._findings = findings
+        self._block_size = block_size
+        self._ids = BlockIds()
+        self._counts: Counter[str] = Counter()
+        self._owner = self._owners()
+        # By call, the blocks and the length of prompts that another session may go on from.
+        self._prompts: dict[str, tuple[Runs, int]] = {}
+
+    def _owners(self) -> dict[str, str]:
+        """Return the session that each call counts in: the first that has it."""
+        owner: dict[str, str] = {}
+        copies: Counter[str] = Counter()
+        for session in self._sessions:
+            for conversation in session.conversations.values():
+                for call in conversation.calls:
+                    copies[session.name] += owner.setdefault(call.key, session.name) != session.name
+        for session in self._sessions:
+            if copies[session.name]:
+                self._findings.add(
+                    finding(
+                        "calls-copied",
+                        f"{copies[session.name]} calls stand in another session too and are counted once",
+                        where=Where(file=session.file, ids=(session.name,)),
+                        found=copies[session.name],
+                    )
+                )
+        self._counts["calls_copied"] = sum(copies.values())
+        return owner
+
+    def count(self, log: FileLog) -> None:
+        """Add up what one file counts, and tell what its user should know."""
+        counts = self._counts
+        counts["async_launched"] += log.background
+        counts["compactions"] += log.compactions
+        counts["synthetic_records"] += log.synthetic
+        counts["records_repeated"] += log.duplicates
+        counts["clock_went_back"] += log.went_back
+        counts["calls_without_usage"] += log.without_usage
+        if log.went_back:
+            message = f"{log.went_back} instants lie before what they follow"
+            where = Where(file=log.file, line=log.went_back_line)
+            self._findings.add(finding("clock-went-back", message, where=where, found=log.went_back))
+        if log.without_usage:
+            message = f"{log.without_usage} records of calls have no token counts and are left out"
+            where = Where(file=log.file, line=log.without_usage_line)
+            self._findings.add(finding("call-without-usage", message, where=where, found=log.without_usage))
+
+    def finish(self, source: Source, facts: dict[str, object]) -> Graph | None:
+        builder = GraphBuilder(self._block_size)
+        for session in self._sessions:
+            self._make_turns(session)
+        blocks = PromptBlocks()
+        handles: dict[str, int] = {}
+        for session in sorted(self._sessions, key=_first_ns):
+            turns = self._link(session)
+            if turns:
+                emit(builder, blocks, session.name, turns, handles)
+            else:
+                where = Where(file=session.file, ids=(session.name,))
+                self._findings.add(finding("session-empty", "no call of this session counts here", where=where))
+        counts = self._counts
+        counts["plays"] = builder.play_count
+        counts["requests"] = builder.node_count
+        facts["input_kind"] = "agentic"
+        facts["claude_counts"] = dict(sorted(counts.items()))
+        if builder.node_count == 0:
+            if not self._findings.errors:
+                self._findings.add(
+                    finding("corpus-without-calls", "no file has an LLM call", where=self._where, found="none")
+                )
+            return None
+        if self._ids.used > MAX_BLOCKS:
+            message = f"the corpus declares {self._ids.used} blocks"
+            wanted = f"at most {MAX_BLOCKS} blocks in a corpus"
+            self._findings.add(
+                finding("length-out-of-bounds", message, where=self._where, found=self._ids.used, wanted=wanted)
+            )
+            return None
+        blocks.assign(builder, self._ids.used)
+        return builder.finish(source, facts)
+
+    def _make_turns(self, session: _Session) -> None:
+        """Make turns of the session's own calls; those that another session owns only lend their prompts."""
+        for conversation in session.ordered:
+            chain = PrefixChain(self._ids, self._block_size)
+            for call in conversation.calls:
+                if call.reset:
+                    chain.reset()
+                if self._owner[call.key] != session.name:
+                    lent = self._prompts.get(call.key)
+                    if lent is not None:
+                        chain.resume(*lent)
+                    continue
+                turn = self._turn(session, conversation, call)
+                turn.runs = chain.extend(call.input_length, call.cached)
+                turn.private = 1 if call.input_length % self._block_size else 0
+                self._prompts[call.key] = (turn.runs, call.input_length)
+                conversation.place[call.key] = len(conversation.turns)
+                conversation.turns[call.key] = turn
+            result = self._result_of(session, conversation)
+            if result is not None:
+                self._restore(session, conversation, chain, result)
+
+    def _turn(self, session: _Session, conversation: _Conversation, call: RecordedCall) -> Turn:
+        estimated = []
+        output_length = call.output_length
+        if call.unreliable_output:
+            output_length = max(output_length, -(-call.characters // CHARACTERS_PER_TOKEN))
+            estimated.append("output_length")
+        if not call.answers:
+            estimated.append("start")
+        self._counts["llm_calls" if conversation.name == MAIN else "agent_calls"] += 1
+        scope = "main" if conversation.name == MAIN else "agent"
+        self._counts[f"{scope}_output_tokens_recorded"] += call.output_length
+        return Turn(
+            request_id=f"{session.name}:{conversation.name}:{len(conversation.turns)}",
+            label=call.key,
+            session=f"{session.name}:{conversation.name}",
+            model=call.model,
+            input_length=call.input_length,
+            output_length=output_length,
+            start_ns=call.start_ns,
+            end_ns=call.end_ns,
+            file=call.file,
+            line=call.line,
+            estimated=tuple(estimated),
+        )
+
+    def _result_of(self, session: _Session, conversation: _Conversation) -> AgentResult | None:
+        """Return what a blocking agent answered, if it is the last activity recorded of the agent."""
+        results = session.results_of.get(conversation.agent, []) if conversation.agent else []
+        return next((result for result in reversed(results) if not result.background), None)
+
+    def _restore(self, session: _Session, conversation: _Conversation, chain: PrefixChain, result: AgentResult) -> None:
+        """Add the agent's last call where only its result tells of it: the one that answered, and called no tool."""
+        last = conversation.calls[-1]
+        usage = result.usage
+        if not last.calls_tool or usage is None or usage.prompt == 0 or last.key not in conversation.turns:
+            return
+        if result.at_ns < last.end_ns:
+            return
+        start_ns = min(max(conversation.input_ns, last.end_ns), result.at_ns)
+        number = len(conversation.turns)
+        turn = Turn(
+            request_id=f"{session.name}:{conversation.name}:{number}",
+            label=f"{result.tool_use} toolUseResult.usage",
+            session=f"{session.name}:{conversation.name}",
+            model=last.model,
+            input_length=usage.prompt,
+            output_length=usage.output_tokens or 0,
+            start_ns=start_ns,
+            end_ns=result.at_ns,
+            file=session.file,
+            line=result.line,
+            runs=chain.extend(usage.prompt, usage.cache_read_input_tokens or 0),
+            private=1 if usage.prompt % self._block_size else 0,
+            estimated=("request",),
+        )
+        conversation.turns[turn.label] = turn
+        self._counts["calls_restored"] += 1
+
+    def _link(self, session: _Session) -> list[Turn]:
+        """Make the edges of one session; return its turns in document order."""
+        conversations = [c for c in session.ordered if c.turns]
+        for conversation in conversations:
+            conversation.listed = list(conversation.turns.values())
+            self._counts["overlaps_floored"] += sequence(conversation.listed)
+        links = _Links(session, conversations, self._metas, self._findings, self._counts)
+        links.connect()
+        turns = [turn for conversation in conversations for turn in conversation.listed]
+        self._tell(session, turns)
+        return turns
+
+    def _tell(self, session: _Session, turns: list[Turn]) -> None:
+        """Tell what of a session is not as recorded."""
+        for name, code, message in (
+            ("output_length", "output-estimated", "the output of {} calls is estimated from their characters"),
+            ("request", "call-restored", "agents' last calls restored from their results: {}"),
+        ):
+            hit = [turn for turn in turns if name in turn.estimated]
+            if hit:
+                where = Where(file=hit[0].file, line=hit[0].line, ids=(session.name,))
+                self._findings.add(finding(code, message.format(len(hit)), where=where, found=len(hit)))
+
+
+class _Links:
+    """Ties the agents of one session to the calls that spawned them and to those that waited for them."""
+
+    def __init__(
+        self,
+        session: _Session,
+        conversations: list[_Conversation],
+        metas: dict[tuple[str, str], Meta],
+        findings: Findings,
+        counts: Counter[str],
+    ) -> None:
+        self._session = session
+        self._findings = findings
+        self._counts = counts
+        self._conversations = conversations
+        self._metas = metas
+        self._calls = {call.key: call for c in conversations for call in c.calls if call.key in c.turns}
+        self._spawner: dict[str, tuple[_Conversation, RecordedCall]] = {}
+        for conversation in conversations:
+            for call in conversation.calls:
+                for use in call.uses if call.key in conversation.turns else ():
+                    self._spawner.setdefault(use, (conversation, call))
+        # For each conversation and id, which of its turns were the first to see the result or the notification.
+        self._seers: dict[tuple[str, str, bool], list[int]] = {}
+        for conversation in conversations:
+            for call in conversation.calls:
+                if call.key not in conversation.turns:
+                    continue
+                for seen, notified in ((call.results, False), (call.notices, True)):
+                    for name in seen:
+                        key = (conversation.name, name, notified)
+                        self._seers.setdefault(key, []).append(conversation.place[call.key])
+        counts["spawn_calls"] += sum(len(set(call.uses)) for call in self._calls.values())
+
+    def connect(self) -> None:
+        """Make the spawn and join edges."""
+        children = {child.name: child for child in self._conversations if child.name != MAIN}
+        uses = {name: self._uses_of(child) for name, child in children.items()}
+        parents = {name: self._spawner[own[0]][0].name for name, own in uses.items() if own}
+        for name in circular(parents):
+            del parents[name]
+        linked: set[str] = set()
+        for name, child in children.items():
+            if name in parents:
+                linked.update(uses[name])
+                self._activate(child, [use for use in uses[name] if self._spawner[use][0].name == parents[name]])
+                continue
+            self._counts["agents_unlinked"] += 1
+            turn = child.listed[0]
+            self._findings.add(
+                finding(
+                    "agent-unlinked",
+                    "nothing in the records says which call spawned this agent",
+                    where=Where(file=turn.file, line=turn.line, ids=(self._session.name, name)),
+                    found=name,
+                )
+            )
+        unrecorded = len(self._spawner.keys() - linked)
+        self._counts["agents_linked"] += len(parents)
+        if unrecorded:
+            self._counts["agents_unrecorded"] += unrecorded
+            self._findings.add(
+                finding(
+                    "agent-unrecorded",
+                    f"no calls in the corpus are tied to {unrecorded} of the agents spawned",
+                    where=Where(file=self._session.file, ids=(self._session.name,)),
+                    found=unrecorded,
+                )
+            )
+
+    def _uses_of(self, child: _Conversation) -> list[str]:
+        """Return the tool uses that ran an agent, the one that spawned it first."""
+        agent = child.agent
+        stated = [result.tool_use for result in self._session.results_of.get(agent, []) if agent]
+        # A meta file given by itself does not say of which session it is.
+        meta = self._metas.get((self._session.name, agent)) or self._metas.get(("", agent))
+        progress = self._session.progress_links.get(agent, "")
+        sources = [meta.tool_use if meta is not None else "", *stated, progress]
+        uses = list(dict.fromkeys(use for use in sources if use in self._spawner))
+        if meta is not None and (meta.tool_use not in self._spawner or (stated and meta.tool_use not in stated)):
+            known = f"{stated[0]} by the result" if stated else "none of this session's"
+            self._findings.add(
+                finding(
+                    "agent-link-conflict",
+                    f"the meta file of agent {agent} names another tool use than the session's records",
+                    where=Where(file=meta.file, field="toolUseId", ids=(self._session.name, child.name)),
+                    found=meta.tool_use,
+                    wanted=known,
+                )
+            )
+            uses = uses[:1]
+        return sorted(uses, key=self._order_of_use) if len(uses) > 1 else uses
+
+    def _order_of_use(self, use: str) -> tuple[int, str]:
+        call = self._spawner[use][1]
+        return call.end_ns, use
+
+    def _activate(self, child: _Conversation, uses: list[str]) -> None:
+        """Tie each run of an agent: most have one, an agent that was called again has more."""
+        turns = child.listed
+        begin = 0
+        for number, use in enumerate(uses):
+            parent, call = self._spawner[use]
+            result = self._session.results.get(use)
+            until_ns = result.at_ns if result is not None and not result.background else None
+            end = len(turns)
+            if until_ns is not None and number + 1 < len(uses):
+                end = next((at for at in range(begin, len(turns)) if turns[at].start_ns >= until_ns), len(turns))
+            if begin < end:
+                self._counts["overlaps_floored"] += spawn(parent.turns[call.key], turns[begin])
+                self._join(parent, call, use, child, turns[end - 1], result)
+            begin = end
+
+    def _join(
+        self,
+        parent: _Conversation,
+        call: RecordedCall,
+        use: str,
+        child: _Conversation,
+        last: Turn,
+        result: AgentResult | None,
+    ) -> None:
+        """Let the call that was first to see the agent's answer wait for it."""
+        background = result is not None and result.background
+        at = parent.place[call.key]
+        names = (child.agent, use) if background else (use,)
+        later = [seer for name in names for seer in self._seers.get((parent.name, name, background), ()) if seer > at]
+        if later:
+            target = parent.listed[min(later)]
+            self._counts["overlaps_floored"] += after(last, target, Relation.JOIN)
+            self._counts["joins"] += 1

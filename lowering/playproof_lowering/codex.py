@@ -1,0 +1,259 @@
+"""Codex rollouts into the graph: a thread and all threads that it spawned are one play."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from playproof_spec.findings import Findings, Where, finding
+from playproof_spec.graph import Graph, Relation, Source
+
+from playproof_lowering.builder import GraphBuilder
+from playproof_lowering.chains import MAX_BLOCKS, BlockIds, PrefixChain, PromptBlocks
+from playproof_lowering.codex_records import RolloutLog, read_rollout
+from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.source import Reading, SourceError, SourceFile
+from playproof_lowering.turns import Turn, after, circular, emit, sequence, spawn
+
+__all__ = ["DEFAULT_BLOCK_SIZE", "read_codex"]
+
+DEFAULT_BLOCK_SIZE: Final = 64
+
+
+def read_codex(
+    files: Sequence[SourceFile],
+    findings: Findings,
+    facts: dict[str, object],
+    *,
+    block_size: int | None,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Graph | None:
+    """Read Codex rollouts into one graph.
+
+    Parameters
+    ----------
+    files : sequence of SourceFile
+        In any order; children find their parents by thread id.
+    findings : Findings
+        Receives what is wrong, missing, or estimated.
+    facts : dict
+        Receives counts and the digest.
+    block_size : int, optional
+        Tokens a hash id stands for, 64 by default: rollouts have none.
+    on_bytes : callable, optional
+        Told the bytes as they are read.
+
+    Returns
+    -------
+    Graph or None
+        None when there is no call.
+    """
+    logs: dict[str, RolloutLog] = {}
+    digests = []
+    counts: Counter[str] = Counter()
+    for file in files:
+        reading = Reading(file, on_bytes)
+        log = RolloutLog(file.shown)
+        try:
+            read_rollout(reading, findings, log)
+        except SourceError as error:
+            findings.add(error.item)
+        digests.append((file.relative, reading.digest))
+        _count(log, counts, findings)
+        first = logs.setdefault(log.thread, log)
+        if first is not log:
+            message = f"{first.file} is a rollout of this thread too"
+            where = Where(file=log.file, ids=(log.thread,))
+            findings.add(finding("thread-duplicate", message, where=where, found=log.thread))
+    size = block_size or DEFAULT_BLOCK_SIZE
+    facts["input_digest"] = corpus_digest(digests)
+    lowering = _Lowering(logs, findings, counts, size, Where(file=files[0].shown))
+    return lowering.finish(Source("codex", corpus_digest(digests, (f"block_size={size}",))), facts)
+
+
+def _count(log: RolloutLog, counts: Counter[str], findings: Findings) -> None:
+    for name in ("spawn_calls", "wait_calls", "duplicates", "empty_counts", "restarts", "compactions"):
+        counts[name] += getattr(log, name)
+    counts["replayed_lines"] += log.replayed_lines
+    counts["spawns_failed"] += log.spawn_calls - len(log.spawned)
+    counts["clock_went_back"] += log.went_back
+    if log.went_back:
+        where = Where(file=log.file, line=log.went_back_line)
+        message = f"{log.went_back} instants lie before what they follow"
+        findings.add(finding("clock-went-back", message, where=where, found=log.went_back))
+
+
+@dataclass(slots=True, eq=False)
+class _Thread:
+    """One rollout with its place in the play."""
+
+    log: RolloutLog
+    parent: _Thread | None = None
+    children: list[_Thread] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def order(self) -> tuple[int, str]:
+        calls = self.log.calls
+        return calls[0].start_ns if calls else -1, self.log.thread
+
+
+class _Lowering:
+    """From rollouts to the graph."""
+
+    def __init__(
+        self,
+        logs: dict[str, RolloutLog],
+        findings: Findings,
+        counts: Counter[str],
+        block_size: int,
+        where: Where,
+    ) -> None:
+        self._where = where
+        self._findings = findings
+        self._counts = counts
+        self._block_size = block_size
+        self._ids = BlockIds()
+        self._threads = {name: _Thread(log) for name, log in sorted(logs.items())}
+        self._find_parents()
+
+    def _find_parents(self) -> None:
+        """Hang every thread at its parent: the one that it names, else the one that names it."""
+        spawner: dict[str, str] = {}
+        for name, thread in self._threads.items():
+            for child in thread.log.spawned:
+                spawner.setdefault(child, name)
+        parents: dict[str, str] = {}
+        for name, thread in self._threads.items():
+            wanted = thread.log.parent or spawner.get(name, "")
+            if wanted in self._threads:
+                parents[name] = wanted
+            elif wanted:
+                message = "the thread that spawned this one is not in the corpus, so it is a play of its own"
+                where = Where(file=thread.log.file, ids=(name,))
+                self._findings.add(finding("parent-missing", message, where=where, found=wanted))
+        cut = circular(parents)
+        for name, wanted in parents.items():
+            if name not in cut:
+                self._threads[name].parent = self._threads[wanted]
+                self._threads[wanted].children.append(self._threads[name])
+
+    def finish(self, source: Source, facts: dict[str, object]) -> Graph | None:
+        builder = GraphBuilder(self._block_size)
+        blocks = PromptBlocks()
+        handles: dict[str, int] = {}
+        roots = sorted((t for t in self._threads.values() if t.parent is None), key=lambda t: t.order)
+        for root in roots:
+            turns = self._play(root)
+            if turns:
+                emit(builder, blocks, root.log.thread, turns, handles)
+        counts = self._counts
+        counts["plays"] = builder.play_count
+        counts["requests"] = builder.node_count
+        facts["input_kind"] = "agentic"
+        facts["codex_counts"] = dict(sorted(counts.items()))
+        if builder.node_count == 0:
+            if not self._findings.errors:
+                self._findings.add(
+                    finding("corpus-without-calls", "no file has an LLM call", where=self._where, found="none")
+                )
+            return None
+        if self._ids.used > MAX_BLOCKS:
+            message = f"the corpus declares {self._ids.used} blocks"
+            wanted = f"at most {MAX_BLOCKS} blocks in a corpus"
+            self._findings.add(
+                finding("length-out-of-bounds", message, where=self._where, found=self._ids.used, wanted=wanted)
+            )
+            return None
+        blocks.assign(builder, self._ids.used)
+        return builder.finish(source, facts)
+
+    def _play(self, root: _Thread) -> list[Turn]:
+        """Return the turns of one play in document order: each thread before those that it spawned."""
+        turns: list[Turn] = []
+        waiting = [root]
+        while waiting:
+            thread = waiting.pop()
+            self._make_turns(root, thread)
+            turns += thread.turns
+            waiting += sorted(thread.children, key=lambda child: child.order, reverse=True)
+            if not thread.turns:
+                where = Where(file=thread.log.file, ids=(thread.log.thread,))
+                self._findings.add(finding("session-empty", "this thread has no call", where=where))
+        waiting = [root]
+        while waiting:
+            thread = waiting.pop()
+            seen: dict[str, list[int]] = {}
+            for name, seer in thread.log.seen:
+                seen.setdefault(thread.log.paths.get(name, name), []).append(seer)
+            for child in thread.children:
+                self._tie(thread, child, seen.get(child.log.thread, []))
+            waiting += thread.children
+        return turns
+
+    def _make_turns(self, root: _Thread, thread: _Thread) -> None:
+        log = thread.log
+        chain = PrefixChain(self._ids, self._block_size)
+        spawner = self._spawner(thread)
+        if log.forked and spawner is not None and log.calls and spawner.model == log.calls[0].model:
+            # Its history is its parent's up to here, so it shares the parent's blocks.
+            chain.resume(spawner.runs, spawner.input_length)
+        for number, call in enumerate(log.calls):
+            if call.reset:
+                chain.reset()
+            thread.turns.append(
+                Turn(
+                    request_id=f"{root.log.thread}:{log.thread}:{number}",
+                    label=f"{log.thread}#{number}",
+                    session=log.thread,
+                    model=call.model,
+                    input_length=call.input_length,
+                    output_length=call.output_length,
+                    start_ns=call.start_ns,
+                    end_ns=call.end_ns,
+                    file=log.file,
+                    line=call.line,
+                    runs=chain.extend(call.input_length, call.cached),
+                    private=1 if call.input_length % self._block_size else 0,
+                    estimated=() if call.answers else ("start",),
+                )
+            )
+        self._counts["llm_calls"] += len(log.calls)
+        self._counts["overlaps_floored"] += sequence(thread.turns)
+
+    def _spawner(self, thread: _Thread) -> Turn | None:
+        """Return the parent's call that spawned a thread."""
+        if thread.parent is None:
+            return None
+        number = thread.parent.log.spawned.get(thread.log.thread, -1)
+        return thread.parent.turns[number] if 0 <= number < len(thread.parent.turns) else None
+
+    def _tie(self, parent: _Thread, child: _Thread, seers: list[int]) -> None:
+        """Make the spawn edge of a child, and a join for each of its results where its parent first saw it."""
+        if not child.turns:
+            return
+        spawner = self._spawner(child)
+        if spawner is None:
+            self._counts["agents_unlinked"] += 1
+            message = "its parent's rollout does not say which call spawned it"
+            where = Where(file=child.log.file, line=child.turns[0].line, ids=(parent.log.thread, child.log.thread))
+            self._findings.add(finding("agent-unlinked", message, where=where, found=child.log.thread))
+            return
+        self._counts["agents_linked"] += 1
+        self._counts["overlaps_floored"] += spawn(spawner, child.turns[0])
+        began = parent.log.spawned[child.log.thread]
+        joined = -1
+        for seer in seers:
+            if not began < seer < len(parent.turns):
+                continue
+            target = parent.turns[seer]
+            # The result is of the calls that had begun by then; what the agent did later is another result.
+            last = joined
+            while last + 1 < len(child.turns) and child.turns[last + 1].start_ns < target.start_ns:
+                last += 1
+            if last > joined:
+                after(child.turns[last], target, Relation.JOIN)
+                self._counts["joins"] += 1
+                joined = last

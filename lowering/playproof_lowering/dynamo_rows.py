@@ -1,0 +1,386 @@
+"""The wire of Dynamo request traces: rows, plain or in the envelope of a sink, and what stays of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from playproof_spec.findings import Findings, Where, finding
+from playproof_spec.graph import MAX_TOKENS
+from playproof_spec.units import HORIZON_MS, NS_PER_MS
+
+from playproof_lowering.chains import BlockIds
+from playproof_lowering.names import repeated_name
+from playproof_lowering.numbering import Numbering
+from playproof_lowering.runs import OK, RunBuffer
+from playproof_lowering.source import Reading
+from playproof_lowering.turns import Turn
+from playproof_lowering.wire import Problem, decoded, hash_ids_problem, report
+
+__all__ = ["SCHEMA", "AgentTool", "DynamoRows", "Session"]
+
+SCHEMA: Final = "dynamo.request.trace.v1"
+MAX_BLOCK_SIZE: Final = 2**20
+SKIPPED: Final = frozenset({"request_payload", "tool_start"})
+_ABSENT: Final = msgspec.Raw(b"")
+
+
+class _AgentContext(msgspec.Struct):
+    session_id: str
+    parent_session_id: str | None = None
+
+
+class _Row(msgspec.Struct):
+    schema: str | None = None
+    event_type: str | None = None
+    event_time_unix_ms: float | int | None = None
+    agent_context: _AgentContext | None = None
+    request: msgspec.Raw = _ABSENT
+    tool: msgspec.Raw = _ABSENT
+    # A sink's envelope: {timestamp, event}.
+    event: msgspec.Raw = _ABSENT
+
+
+class _Replay(msgspec.Struct):
+    trace_block_size: int
+    input_length: int
+    input_sequence_hashes: msgspec.Raw
+
+
+class _Request(msgspec.Struct):
+    request_id: str
+    model: str
+    output_tokens: int
+    request_received_ms: float | int | None = None
+    total_time_ms: float | int | None = None
+    replay: _Replay | None = None
+
+
+class _ClaudeTool(msgspec.Struct):
+    source_request_id: str | None = None
+    child_session_id: str | None = None
+    execution_mode: str | None = None
+    consumer_request_id: str | None = None
+
+
+class _Tool(msgspec.Struct):
+    started_at_unix_ms: float | int | None = None
+    ended_at_unix_ms: float | int | None = None
+    duration_ms: float | int | None = None
+    claude: _ClaudeTool | None = None
+
+
+_ROW = msgspec.json.Decoder(_Row)
+_REQUEST = msgspec.json.Decoder(_Request)
+_TOOL = msgspec.json.Decoder(_Tool)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTool:
+    """A tool record that ran an agent: which session, for whom. Empty names are not stated."""
+
+    child: str
+    session: str
+    source: str
+    consumer: str
+    mode: str
+    where: Where
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """The requests of one session.
+
+    Attributes
+    ----------
+    parent : str
+        Empty for none.
+    where : Where
+        The row that named the parent, else the first row.
+    tool_windows : list of (int, int)
+        Begin and end of its tools, in nanoseconds since 1970.
+    """
+
+    name: str
+    where: Where
+    parent: str = ""
+    turns: list[Turn] = field(default_factory=list)
+    tool_windows: list[tuple[int, int]] = field(default_factory=list)
+
+
+class DynamoRows:
+    """Reads shards.
+
+    Parameters
+    ----------
+    findings : Findings
+        Receives what is wrong; a row with an error is left out.
+    block_size : int, optional
+        What the rows must say.
+
+    Attributes
+    ----------
+    sessions : dict of Session
+        By id; a request without context is under an empty one.
+    tools : dict of AgentTool
+        By the session that the tool ran.
+    ids : BlockIds
+        Counts the distinct hashes.
+    block_size : int
+    counts : Counter
+    """
+
+    def __init__(self, findings: Findings, block_size: int | None) -> None:
+        self.sessions: dict[str, Session] = {}
+        self.tools: dict[str, AgentTool] = {}
+        self.counts: Counter[str] = Counter()
+        self.ids = BlockIds()
+        self._numbering = Numbering(self.ids)
+        self.block_size = 0
+        self._findings = findings
+        self._asked_block_size = block_size
+        self._block_size_from = ""
+        self._where_of: dict[str, Where] = {}
+        self._buffer = RunBuffer()
+        self._first_with: Where | None = None
+        self._first_without: Where | None = None
+
+    @property
+    def agentic(self) -> bool:
+        """Whether the requests have an agent context."""
+        return self._first_with is not None
+
+    def turns(self) -> list[Turn]:
+        """Return the requests of all sessions."""
+        return [turn for session in self.sessions.values() for turn in session.turns]
+
+    def check_contexts(self) -> None:
+        """Refuse a corpus of which some requests have an agent context and some have none."""
+        if self._first_with is not None and self._first_without is not None:
+            message = f"this request has no agent context, {self._first_with} has one"
+            wanted = "a context in every row, or in none"
+            self._findings.add(
+                finding("context-mixed", message, where=self._first_without, found="no agent_context", wanted=wanted)
+            )
+
+    def read(self, reading: Reading) -> None:
+        """Read one shard to its end.
+
+        Raises
+        ------
+        SourceError
+            When the file cannot be read on.
+        """
+        shown = reading.file.shown
+        if not reading.file.lines:
+            self._record(reading.whole(), Where(file=shown))
+            return
+        records = 0
+        for line, record in reading.records():
+            records += 1
+            self._record(record, Where(file=shown, line=line))
+        if records == 0:
+            self._findings.add(finding("file-empty", "the file has blank lines only", where=Where(file=shown)))
+
+    def _record(self, data: bytes, where: Where) -> None:
+        row = decoded(_ROW, data, where, self._findings)
+        prefix = ""
+        if row is not None and row.event and row.event_type is None:
+            prefix = "event"
+            row = decoded(_ROW, row.event, where, self._findings, prefix)
+        if row is None:
+            return
+        twice = repeated_name(data)
+        problems = [twice] if twice is not None else []
+        if row.schema != SCHEMA:
+            message = "another schema, or none"
+            problems.append(Problem("value-unknown", _under(prefix, "schema"), message, str(row.schema), SCHEMA))
+        elif row.event_type is None:
+            path = _under(prefix, "event_type")
+            problems.append(Problem("field-missing", path, "`event_type` is missing", "nothing", "a string"))
+        if problems:
+            report(self._findings, problems, where)
+        elif row.event_type == "request_end":
+            self._request_end(row, where, prefix)
+        elif row.event_type in ("tool_end", "tool_error"):
+            self._tool_end(row, where, prefix)
+        elif row.event_type in SKIPPED:
+            self.counts["rows_skipped"] += 1
+        else:
+            problem = Problem(
+                "event-unknown",
+                _under(prefix, "event_type"),
+                "no such event",
+                row.event_type or "",
+                "request_end, tool_end, tool_error, request_payload or tool_start",
+            )
+            report(self._findings, [problem], where)
+
+    def _session(self, context: _AgentContext | None, where: Where, prefix: str) -> Session:
+        name = context.session_id if context is not None else ""
+        session = self.sessions.setdefault(name, Session(name, where))
+        parent = context.parent_session_id if context is not None else None
+        if parent and not session.parent:
+            session.parent = parent
+            session.where = where
+        elif parent and parent != session.parent:
+            message = f"session {name} has parent {session.parent} at {session.where}"
+            path = _under(prefix, "agent_context.parent_session_id")
+            report(self._findings, [Problem("parent-conflict", path, message, parent, session.parent)], where)
+        return session
+
+    def _tool_end(self, row: _Row, where: Where, prefix: str) -> None:
+        self.counts["tool_rows"] += 1
+        tool = decoded(_TOOL, row.tool, where, self._findings, _under(prefix, "tool")) if row.tool else None
+        if tool is None or row.agent_context is None:
+            return
+        session = self._session(row.agent_context, where, prefix)
+        ended = tool.ended_at_unix_ms if tool.ended_at_unix_ms is not None else row.event_time_unix_ms
+        started = tool.started_at_unix_ms
+        if started is None and ended is not None and tool.duration_ms is not None:
+            started = ended - tool.duration_ms
+        if started is not None and ended is not None and _sound(started) and _sound(ended) and started <= ended:
+            session.tool_windows.append((_ns(started), _ns(ended)))
+        claude = tool.claude
+        if claude is not None and claude.child_session_id:
+            record = AgentTool(
+                child=claude.child_session_id,
+                session=row.agent_context.session_id,
+                source=claude.source_request_id or "",
+                consumer=claude.consumer_request_id or "",
+                mode=claude.execution_mode or "",
+                where=where,
+            )
+            self.tools.setdefault(record.child, record)
+
+    def _request_end(self, row: _Row, where: Where, prefix: str) -> None:
+        place = _under(prefix, "request")
+        if not row.request:
+            problem = Problem("field-missing", place, "`request` is missing", "nothing", "an object")
+            report(self._findings, [problem], where)
+            return
+        request = decoded(_REQUEST, row.request, where, self._findings, place)
+        if request is None:
+            return
+        named = Where(file=where.file, line=where.line, ids=(request.request_id,) if request.request_id else ())
+        problems = list(self._request_problems(request, place))
+        if row.agent_context is not None and not row.agent_context.session_id:
+            path = _under(prefix, "agent_context.session_id")
+            problems.append(Problem("id-empty", path, "the session has an empty id", '""', "an id"))
+        times = _times(row, request, place, problems)
+        if request.replay is not None and not problems:
+            self._hashes(request.replay, f"{place}.replay", problems)
+        earlier = self._where_of.setdefault(request.request_id, where)
+        if earlier is not where:
+            message = f"the request of {earlier} has this id too"
+            problems.append(Problem("id-duplicate", f"{place}.request_id", message, request.request_id, "another id"))
+        if problems or times is None or request.replay is None:
+            report(self._findings, problems, named)
+            return
+        session = self._session(row.agent_context, where, prefix)
+        if row.agent_context is None:
+            self._first_without = self._first_without or where
+        else:
+            self._first_with = self._first_with or where
+        session.turns.append(
+            Turn(
+                request_id=request.request_id,
+                label=request.request_id,
+                session=session.name or request.request_id,
+                model=request.model,
+                input_length=request.replay.input_length,
+                output_length=request.output_tokens,
+                start_ns=times[0],
+                end_ns=times[1],
+                file=where.file,
+                line=where.line,
+                runs=self._numbering.runs(self._buffer),
+            )
+        )
+
+    def _request_problems(self, request: _Request, place: str) -> list[Problem]:
+        problems = []
+        for name in ("request_id", "model"):
+            if not getattr(request, name):
+                problems.append(Problem("id-empty", f"{place}.{name}", "the name is empty", '""', "a name"))
+        if not 0 <= request.output_tokens <= MAX_TOKENS:
+            found = str(request.output_tokens)[:60]
+            problems.append(
+                Problem("length-out-of-bounds", f"{place}.output_tokens", "out of bounds", found, f"0 … {MAX_TOKENS}")
+            )
+        if request.replay is None:
+            message = "the row has no replay block"
+            problems.append(Problem("replay-missing", f"{place}.replay", message, "nothing", "an object"))
+        elif not 1 <= request.replay.input_length <= MAX_TOKENS:
+            path = f"{place}.replay.input_length"
+            found = str(request.replay.input_length)[:60]
+            problems.append(Problem("length-out-of-bounds", path, "out of bounds", found, f"1 … {MAX_TOKENS}"))
+        if request.replay is not None:
+            problems += self._block_size_problems(request.replay.trace_block_size, f"{place}.replay.trace_block_size")
+        return problems
+
+    def _block_size_problems(self, size: int, path: str) -> list[Problem]:
+        if not 1 <= size <= MAX_BLOCK_SIZE:
+            return [Problem("block-size", path, "out of bounds", str(size)[:60], f"1 … {MAX_BLOCK_SIZE}")]
+        if self._asked_block_size is not None and size != self._asked_block_size:
+            message = "the row has another block size than the option says"
+            return [Problem("block-size-mismatch", path, message, str(size), str(self._asked_block_size))]
+        if self.block_size not in (0, size):
+            message = f"{self._block_size_from} has block size {self.block_size}"
+            return [Problem("block-size-mixed", path, message, str(size), str(self.block_size))]
+        self.block_size = size
+        return []
+
+    def _hashes(self, replay: _Replay, place: str, problems: list[Problem]) -> None:
+        """Read the hashes of one prompt into the buffer."""
+        self._buffer.clear()
+        path = f"{place}.input_sequence_hashes"
+        status, ids = self._buffer.parse(replay.input_sequence_hashes)
+        blocks = -(-replay.input_length // replay.trace_block_size)
+        if status != OK:
+            problems.append(hash_ids_problem(replay.input_sequence_hashes, status, ids, path))
+        elif ids != blocks:
+            message = f"{replay.input_length} tokens have {blocks} blocks of {replay.trace_block_size}"
+            problems.append(Problem("hash-count", path, message, f"{ids} hashes", f"{blocks} hashes"))
+
+
+def _under(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _sound(ms: float) -> bool:
+    return 0 <= ms <= HORIZON_MS
+
+
+def _ns(ms: float) -> int:
+    """Return milliseconds since 1970 in nanoseconds; whole ones exactly."""
+    whole = int(ms)
+    return whole * NS_PER_MS + round((ms - whole) * NS_PER_MS)
+
+
+def _times(row: _Row, request: _Request, place: str, problems: list[Problem]) -> tuple[int, int] | None:
+    """Return (start, end) in nanoseconds since 1970."""
+    received, total, ended = request.request_received_ms, request.total_time_ms, row.event_time_unix_ms
+    for path, value in (
+        (f"{place}.request_received_ms", received),
+        (f"{place}.total_time_ms", total),
+        ("event_time_unix_ms", ended),
+    ):
+        if value is not None and not _sound(value):
+            code = "time-negative" if value < 0 else "time-beyond-horizon"
+            message = "the time is negative" if value < 0 else "the time lies beyond the clock"
+            problems.append(Problem(code, path, message, str(value)[:60], f"0 … {HORIZON_MS:.0f} ms"))
+    if total is None:
+        problems.append(
+            Problem("field-missing", f"{place}.total_time_ms", "`total_time_ms` is missing", "nothing", "a number")
+        )
+    elif received is None and ended is None:
+        message = "neither the arrival nor the end of the request is known"
+        problems.append(Problem("field-missing", f"{place}.request_received_ms", message, "nothing", "a number"))
+    if problems or total is None:
+        return None
+    total_ns = _ns(total)
+    start_ns = _ns(received) if received is not None else _ns(ended or 0) - total_ns
+    return start_ns, start_ns + total_ns

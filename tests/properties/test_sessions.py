@@ -1,0 +1,264 @@
+"""Properties of the session, Dynamo and ordinary readers: order of files, copies, shards, and their naive twins."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from playproof_lowering import Lowered, LoweringOptions, load_graph
+from playproof_lowering.chains import BlockIds, PrefixChain
+from playproof_lowering.numbering import Numbering
+from playproof_lowering.runs import RunBuffer
+from playproof_spec.certificate import prove
+from playproof_spec.digest import graph_digest
+from playproof_spec.graph import Graph
+
+from playproof.inspection import _covered, inspect_graph
+
+
+def lowered(files: dict[str, list[dict[str, Any]]], format: str = "auto") -> Lowered:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, rows in files.items():
+            (Path(folder) / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return load_graph([folder], format=format, options=LoweringOptions(block_size=16))
+
+
+def graph_of(result: Lowered) -> Graph:
+    assert result.graph is not None
+    assert not result.findings.errors, [str(item) for item in result.findings.items]
+    return result.graph
+
+
+# Prefix chains -------------------------------------------------------------------------------------------------------
+
+steps = st.lists(
+    st.tuples(st.integers(1, 90), st.integers(0, 90), st.booleans()), min_size=1, max_size=12
+)  # tokens, cached, reset before
+
+
+def expanded(runs: list[tuple[int, int]]) -> list[int]:
+    return [first + step for first, count in runs for step in range(count)]
+
+
+@given(steps, st.sampled_from([1, 4, 16]))
+def test_a_chain_keeps_and_adds_the_blocks_that_a_naive_one_does(
+    calls: list[tuple[int, int, bool]], block_size: int
+) -> None:
+    chain = PrefixChain(BlockIds(), block_size)
+    prompt: list[int] = []
+    length = fresh = 0
+    for tokens, cached, reset in calls:
+        if reset:
+            chain.reset()
+            prompt, length = [], 0
+        kept = prompt if tokens >= length else prompt[: min(cached, tokens) // block_size]
+        prompt = kept[: tokens // block_size]
+        while len(prompt) < tokens // block_size:
+            prompt = [*prompt, fresh]
+            fresh += 1
+        length = tokens
+        runs = chain.extend(tokens, cached)
+        assert expanded(runs) == prompt
+        assert all(first + count != after for (first, count), (after, _) in itertools.pairwise(runs))
+
+
+@given(st.lists(st.lists(st.sampled_from([0, 1, 2, 5, 7, 2**63, 2**64 - 2, 2**64 - 1]), max_size=9), max_size=9))
+def test_numbers_are_given_by_first_appearance(lists: list[list[int]]) -> None:
+    ids, buffer, known = BlockIds(), RunBuffer(), {}
+    numbering = Numbering(ids)
+    for hashes in lists:
+        buffer.clear()
+        buffer.parse(json.dumps(hashes).encode())
+        wanted = [known.setdefault(value, len(known)) for value in hashes]
+        assert expanded(numbering.runs(buffer)) == wanted
+    assert ids.used == len(known)
+
+
+def test_the_table_of_numbers_grows(tmp_path: Path) -> None:
+    ids, buffer = BlockIds(), RunBuffer()
+    numbering = Numbering(ids)
+    values = [(value * 0x9E3779B97F4A7C15) % 2**64 for value in range(5000)]
+    for begin in (0, 2500, 0):
+        buffer.clear()
+        buffer.parse(json.dumps(values[begin : begin + 2500]).encode())
+        assert numbering.runs(buffer) == [(begin, 2500)]
+
+
+# Claude Code ---------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
+    """Draw two or three sessions, each of which may begin with records of the one before it."""
+    drawn: list[list[dict[str, Any]]] = []
+    for number in range(draw(st.integers(2, 3))):
+        name = f"session{number}"
+        rows: list[dict[str, Any]] = []
+        if drawn:
+            copied = drawn[-1][: 2 * draw(st.integers(0, len(drawn[-1]) // 2))]
+            rewrites = draw(st.booleans())
+            rows = [{**row, "sessionId": name} if rewrites else row for row in copied]
+        for call in range(draw(st.integers(1, 3))):
+            at = 100 * number + 10 * call
+            base = {"sessionId": name, "version": "2.1.100", "isSidechain": False}
+            stamp = [f"2026-05-01T10:{(at + s) // 60:02d}:{(at + s) % 60:02d}Z" for s in (1, draw(st.integers(1, 9)))]
+            usage = {"input_tokens": draw(st.integers(1, 99)), "output_tokens": draw(st.integers(0, 9))}
+            message = {"id": f"{name}-{call}", "model": "m", "content": [], "usage": usage}
+            rows.append({"type": "user", "uuid": f"u-{name}-{call}", "timestamp": stamp[0], "message": {}, **base})
+            rows.append(
+                {"type": "assistant", "uuid": f"a-{name}-{call}", "timestamp": stamp[1], "message": message, **base}
+            )
+        drawn.append(rows)
+    return drawn
+
+
+@given(sessions(), st.permutations(["a.jsonl", "b.jsonl", "c.jsonl"]))
+def test_each_call_counts_once_whatever_the_order_of_the_files(
+    drawn: list[list[dict[str, Any]]], names: list[str]
+) -> None:
+    in_order = lowered(dict(zip(("a.jsonl", "b.jsonl", "c.jsonl"), drawn, strict=False)))
+    graph = graph_of(in_order)
+    calls = {row["message"]["id"] for rows in drawn for row in rows if row["type"] == "assistant"}
+    assert sorted(graph.source_request_ids) == sorted(calls)
+    # The id of a message says which session asked it first.
+    assert all(
+        graph.plays[graph.node_play[node]].play_id == graph.source_request_ids[node].partition("-")[0]
+        for node in range(graph.node_count)
+    )
+    other = graph_of(lowered(dict(zip(names, drawn, strict=False))))
+    assert graph_digest(other) == graph_digest(graph)
+    prove(graph, in_order.findings)
+
+
+# Dynamo --------------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def dynamo_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Draw a root session with children, on few instants, so that ties and overlaps are common."""
+    rows = []
+    for number in range(draw(st.integers(1, 4))):
+        context = {"session_id": f"s{number}"} | (
+            {"parent_session_id": f"s{draw(st.integers(0, number - 1))}"} if number else {}
+        )
+        for call in range(draw(st.integers(1, 3))):
+            hashes = [*range(draw(st.integers(1, 3))), 100 * number + call]
+            replay = {"trace_block_size": 16, "input_length": 16 * len(hashes), "input_sequence_hashes": hashes}
+            begin = 10 if not number and not call else draw(st.integers(1, 6)) * 10 + 10
+            body = {"request_id": f"r{number}.{call}", "model": "m", "output_tokens": 1, "request_received_ms": begin}
+            body |= {"total_time_ms": draw(st.sampled_from([0, 5, 10, 25])), "replay": replay}
+            row = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "agent_context": context}
+            rows.append({**row, "request": body})
+    return rows
+
+
+@given(dynamo_rows(), st.data())
+def test_shards_and_envelopes_change_nothing(rows: list[dict[str, Any]], data: st.DataObject) -> None:
+    whole = lowered({"all.jsonl": rows})
+    cut = data.draw(st.integers(1, len(rows)))
+    second = [{"timestamp": 1, "event": row} for row in rows[cut:]]
+    parts = {"0.jsonl": rows[:cut]} | ({"1.jsonl": second} if second else {})
+    split = lowered(parts)
+    assert [item.code for item in split.findings.items] == [item.code for item in whole.findings.items]
+    if not whole.findings.errors:
+        assert graph_digest(graph_of(split)) == graph_digest(graph_of(whole))
+
+
+@given(dynamo_rows())
+def test_edges_of_a_dynamo_play_are_those_of_a_naive_reading(rows: list[dict[str, Any]]) -> None:
+    result = lowered({"all.jsonl": rows})
+    starts = {}
+    for row in rows:
+        body, session = row["request"], row["agent_context"]["session_id"]
+        begin = body["request_received_ms"]
+        starts.setdefault(session, []).append((begin, begin + body["total_time_ms"], body["request_id"]))
+    wanted = set()
+    early = False
+    for session, requests in starts.items():
+        requests.sort()
+        for (_, end, source), (begin, _, target) in itertools.pairwise(requests):
+            wanted.add((source, target, "SEQUENCE", "COMPLETION", float(max(begin - end, 0))))
+        parent = next(
+            (r["agent_context"].get("parent_session_id") for r in rows if r["agent_context"]["session_id"] == session),
+            None,
+        )
+        if parent is None:
+            continue
+        begin, _, first = requests[0]
+        before = [request for request in sorted(starts[parent]) if request[0] <= begin]
+        if not before:
+            early = True
+            continue
+        source = before[-1]
+        at_dispatch = begin < source[1]
+        delay = begin - source[0 if at_dispatch else 1]
+        wanted.add((source[2], first, "SPAWN", "DISPATCH" if at_dispatch else "COMPLETION", float(delay)))
+        end, _, last = max((end, start, name) for start, end, name in requests)
+        later = [request for request in sorted(starts[parent])[len(before) :] if request[0] >= end]
+        if later:
+            wanted.add((last, later[0][2], "JOIN", "COMPLETION", float(later[0][0] - end)))
+    assert bool(result.findings.errors) == early
+    if not early:
+        graph = graph_of(result)
+        found = {
+            (edge.source, edge.target, edge.relation.name, edge.trigger.name, edge.delay_ms)
+            for node in range(graph.node_count)
+            for edge in graph.edges_into(node)
+        }
+        assert found == wanted
+        prove(graph, result.findings)
+
+
+# Mooncake delta ------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 60), st.integers(0, 40)), min_size=1, max_size=9))
+def test_delta_prompts_are_all_that_was_said_before(turns: list[tuple[int, int, int]]) -> None:
+    rows, said, wanted = [], {}, []
+    for session, new, output in turns:
+        first = session not in said
+        rows.append({"session_id": str(session), "input_length": new, "output_length": output}
+                    | ({"timestamp": 0} if first else {"delay": 1}))  # fmt: skip
+        prompt = said.get(session, 0) + new
+        wanted.append(prompt)
+        said[session] = prompt + output
+    graph = graph_of(lowered({"t.jsonl": rows}, "mooncake-delta"))
+    by_line = {int(graph.node_line[node]): node for node in range(graph.node_count)}
+    assert [int(graph.input_length[by_line[line + 1]]) for line in range(len(rows))] == wanted
+    for line, (session, _, _) in enumerate(turns):
+        before = max((at for at in range(line) if turns[at][0] == session), default=None)
+        if before is not None:
+            old, new_ids = graph.hash_ids(by_line[before + 1]), graph.hash_ids(by_line[line + 1])
+            full = wanted[before] // 16
+            assert old[:full].tolist() == new_ids[:full].tolist()
+
+
+# Inspection ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 9)), max_size=12))
+def test_covered_numbers_are_counted_as_sets_do(intervals: list[tuple[int, int, int]]) -> None:
+    columns = [np.array([interval[column] for interval in intervals], dtype=np.int64) for column in range(3)]
+    wanted = {(group, value) for group, first, count in intervals for value in range(first, first + count)}
+    assert _covered(*columns) == len(wanted)
+
+
+@given(sessions())
+def test_an_inspection_adds_up(drawn: list[list[dict[str, Any]]]) -> None:
+    result = lowered({f"{number}.jsonl": rows for number, rows in enumerate(drawn)})
+    graph = graph_of(result)
+    figures = inspect_graph(graph, result.findings).to_dict()
+    blocks = [
+        tuple(graph.hash_ids(node)[: graph.input_length[node] // 16].tolist()) for node in range(graph.node_count)
+    ]
+    chains = {chain[: end + 1] for chain in blocks for end in range(len(chain))}
+    assert figures["prefix_reuse"]["distinct_blocks"] == len(chains)
+    assert figures["prefix_reuse"]["blocks"] == sum(map(len, blocks))
+    assert figures["requests"] == sum(model["requests"] for model in figures["models"].values())
+    assert sum(count for name, count in figures["edges"].items() if name != "at_dispatch") == graph.edge_count

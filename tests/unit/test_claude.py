@@ -1,0 +1,427 @@
+"""Claude Code sessions: links, copies, clocks, what is counted, and the public sessions."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playproof_lowering import Lowered, LoweringOptions, load_graph
+from playproof_spec.certificate import prove
+from playproof_spec.digest import graph_digest
+from playproof_spec.findings import Finding, Severity
+from playproof_spec.graph import Graph, Relation
+
+SPLIT = (
+    "13da966e-44f7-4a36-8060-ca40451e4561",
+    "ac8a4f1a-1917-46bf-b8c1-0c3bab0fbc16",
+    "b82405ba-a054-4152-bc86-e9b0d4832b68",
+)
+
+
+class Recorder:
+    """Writes the records of one conversation, on a clock in seconds."""
+
+    def __init__(self, session: str = "s", agent: str = "", version: str = "2.1.100") -> None:
+        self.base: dict[str, Any] = {"sessionId": session, "version": version, "isSidechain": bool(agent)}
+        if agent:
+            self.base["agentId"] = agent
+        self.count = 0
+
+    def record(self, kind: str, at: float | str, **fields: Any) -> dict[str, Any]:
+        self.count += 1
+        stamp = at if isinstance(at, str) else f"2026-05-01T10:{int(at) // 60:02d}:{at % 60:06.3f}Z"
+        uuid = f"{self.base.get('agentId', 'm')}{self.count}"
+        return {"type": kind, "uuid": uuid, "timestamp": stamp, **self.base, **fields}
+
+    def user(self, at: float | str, content: Any = "hello", **fields: Any) -> dict[str, Any]:
+        return self.record("user", at, message={"role": "user", "content": content}, **fields)
+
+    def result(self, at: float, use: str, result: Any = None) -> dict[str, Any]:
+        record = self.user(at, [{"type": "tool_result", "tool_use_id": use, "content": "ok"}])
+        return record if result is None else record | {"toolUseResult": result}
+
+    def call(self, at: float | str, name: str, tokens: int, *uses: str, **usage: Any) -> dict[str, Any]:
+        content = [{"type": "tool_use", "id": use, "name": "Task", "input": {}} for use in uses]
+        counts = {"input_tokens": tokens, "output_tokens": 5, **usage}
+        message = {"id": name, "model": "m", "content": content or "done", "usage": counts}
+        return self.record("assistant", at, message=message)
+
+
+def write(folder: Path, files: dict[str, list[dict[str, Any]] | dict[str, Any]]) -> Path:
+    for name, records in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = records if isinstance(records, list) else [records]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def lowered(folder: Path, files: dict[str, Any]) -> Lowered:
+    return load_graph([write(folder, files)], options=LoweringOptions(block_size=16))
+
+
+def graph_of(result: Lowered) -> Graph:
+    assert result.graph is not None
+    assert not result.findings.errors, [str(item) for item in result.findings.items]
+    prove(result.graph, result.findings)
+    return result.graph
+
+
+def counts_of(result: Lowered) -> dict[str, int]:
+    counts = result.facts["claude_counts"]
+    assert isinstance(counts, dict)
+    return counts
+
+
+def told(result: Lowered, code: str) -> Finding:
+    found = [item for item in result.findings.items if item.code == code]
+    assert len(found) == 1, [str(item) for item in result.findings.items]
+    return found[0]
+
+
+def edges(graph: Graph, request_id: str) -> list[str]:
+    return [str(edge).removesuffix(f"→ {request_id}") for edge in graph.edges_into(graph.request_ids.index(request_id))]
+
+
+def test_identity_is_of_the_session_and_not_of_the_path(tmp_path: Path) -> None:
+    main = Recorder()
+    records = [main.user(1), main.call(2, "c1", 40)]
+    graph = graph_of(lowered(tmp_path / "a", {"deep/down/renamed.jsonl": records}))
+    assert graph.request_ids == ("s:main:0",)
+    assert graph.source_request_ids == ("c1",)
+    assert graph.plays[0].play_id == "s"
+    other = graph_of(lowered(tmp_path / "b", {"s.jsonl": records}))
+    assert graph_digest(other) == graph_digest(graph)
+
+
+def test_all_kinds_of_input_tokens_count_and_the_cache_is_no_input_of_its_own(tmp_path: Path) -> None:
+    main = Recorder()
+    call = main.call(2, "c1", 3, cache_creation_input_tokens=20, cache_read_input_tokens=17)
+    graph = graph_of(lowered(tmp_path, {"s.jsonl": [main.user(1), call]}))
+    assert graph.input_length.tolist() == [40]
+
+
+def test_a_call_that_nothing_precedes_starts_with_its_first_record(tmp_path: Path) -> None:
+    main = Recorder()
+    result = lowered(tmp_path, {"s.jsonl": [main.call(2, "c1", 40), main.call(5, "c1", 40)]})
+    graph = graph_of(result)
+    assert graph.recorded_api_time_ms.tolist() == [3000.0]
+    assert graph.observed[0].estimated == ("start",)
+
+
+@pytest.mark.parametrize("names", [("a.jsonl", "b.jsonl"), ("z.jsonl", "b.jsonl")])
+def test_a_resumed_session_counts_once_whatever_the_files_are_called(tmp_path: Path, names: tuple[str, str]) -> None:
+    first = Recorder("first")
+    old = [first.user(1), first.call(2, "c1", 40), first.user(5), first.call(6, "c2", 60)]
+    second = Recorder("second")
+    second.count = 90
+    # One recorder keeps the session's name in copies, another writes its own.
+    new = [old[0], old[1], *({**row, "sessionId": "second"} for row in old[2:]), second.user(60)]
+    result = lowered(tmp_path, {names[0]: old, names[1]: [*new, second.call(61, "c3", 80)]})
+    graph = graph_of(result)
+    assert [play.play_id for play in graph.plays] == ["first", "second"]
+    assert graph.request_ids == ("first:main:0", "first:main:1", "second:main:0")
+    assert counts_of(result)["calls_copied"] == 2
+    assert told(result, "calls-copied").where.ids == ("second",)
+
+
+def test_a_compaction_copy_within_one_file_counts_once(tmp_path: Path) -> None:
+    main = Recorder()
+    old = [main.user(1), main.call(2, "c1", 40), main.user(3), main.call(4, "c2", 60)]
+    again = [{**row, "uuid": f"copy-{row['uuid']}"} for row in old[:2]]
+    result = lowered(tmp_path, {"s.jsonl": [*old, old[3], *again, main.user(9), main.call(10, "c3", 70)]})
+    graph = graph_of(result)
+    assert graph.node_count == 3
+    assert counts_of(result)["records_repeated"] == 2
+    assert edges(graph, "s:main:2") == ["s:main:1 —sequence/completion +5000 ms"]
+
+
+def test_an_agent_called_again_has_a_spawn_and_a_join_for_each_run(tmp_path: Path) -> None:
+    main, agent = Recorder(), Recorder(agent="x")
+    done = {"status": "completed", "agentId": "x"}
+    rows = [main.user(1), main.call(2, "c1", 40, "t1"), main.result(10, "t1", done), main.call(11, "c2", 60, "t2")]
+    rows += [main.result(30, "t2", done), main.call(31, "c3", 80)]
+    own = [agent.user(3), agent.call(9, "a1", 20), agent.user(12), agent.call(29, "a2", 40)]
+    graph = graph_of(lowered(tmp_path, {"s.jsonl": rows, "s/subagents/agent-x.jsonl": own}))
+    assert "s:agent:x:0 —join/completion +1000 ms" in edges(graph, "s:main:1")
+    assert "s:main:1 —spawn/completion +1000 ms" in edges(graph, "s:agent:x:1")
+    assert "s:agent:x:1 —join/completion +1000 ms" in edges(graph, "s:main:2")
+
+
+def test_a_background_agent_without_notification_is_joined_by_nobody(tmp_path: Path) -> None:
+    main, agent = Recorder(), Recorder(agent="x")
+    launched = {"isAsync": True, "status": "async_launched", "agentId": "x"}
+    rows = [main.user(1), main.call(2, "c1", 40, "t1"), main.result(3, "t1", launched), main.call(5, "c2", 60)]
+    own = [agent.user(3), agent.call(9, "a1", 20)]
+    result = lowered(tmp_path, {"s.jsonl": rows, "s/subagents/agent-x.jsonl": own})
+    graph = graph_of(result)
+    assert not (graph.edge_relation == Relation.JOIN).any()
+    assert counts_of(result)["async_launched"] == 1
+
+
+@pytest.mark.parametrize("how", ["attachment", "task output"])
+def test_other_ways_to_see_that_a_background_agent_is_done(tmp_path: Path, how: str) -> None:
+    main, agent = Recorder(), Recorder(agent="x")
+    launched = {"isAsync": True, "status": "async_launched", "agentId": "x"}
+    seen = (
+        main.record("attachment", 20, attachment={"type": "queued_command", "prompt": "<task-id>x</task-id>"})
+        if how == "attachment"
+        else main.result(20, "t9", {"task": {"task_id": "x", "status": "completed"}})
+    )
+    rows = [main.user(1), main.call(2, "c1", 40, "t1"), main.result(3, "t1", launched), main.call(5, "c2", 60)]
+    rows += [seen, main.user(21), main.call(22, "c3", 80)]
+    own = [agent.user(3), agent.call(9, "a1", 20)]
+    graph = graph_of(lowered(tmp_path, {"s.jsonl": rows, "s/subagents/agent-x.jsonl": own}))
+    assert "s:agent:x:0 —join/completion +12000 ms" in edges(graph, "s:main:2")
+
+
+def test_the_answer_is_not_added_to_an_agent_whose_last_call_is_recorded(tmp_path: Path) -> None:
+    main, agent = Recorder(), Recorder(agent="x")
+    done = {"status": "completed", "agentId": "x", "usage": {"input_tokens": 40, "output_tokens": 9}}
+    rows = [main.user(1), main.call(2, "c1", 40, "t1"), main.result(10, "t1", done), main.call(11, "c2", 60)]
+    own = [agent.user(3), agent.call(9, "a1", 20)]
+    graph = graph_of(lowered(tmp_path, {"s.jsonl": rows, "s/subagents/agent-x.jsonl": own}))
+    assert graph.node_count == 3
+
+
+def test_a_meta_file_of_another_session_gives_way_to_the_result(tmp_path: Path) -> None:
+    main, agent = Recorder(), Recorder(agent="x")
+    done = {"status": "completed", "agentId": "x"}
+    rows = [main.user(1), main.call(2, "c1", 40, "t1"), main.result(10, "t1", done), main.call(11, "c2", 60)]
+    meta = {"agentType": "Explore", "toolUseId": "gone"}
+    own = [agent.user(3), agent.call(9, "a1", 20)]
+    files = {"s.jsonl": rows, "s/subagents/agent-x.jsonl": own, "s/subagents/agent-x.meta.json": meta}
+    result = lowered(tmp_path, files)
+    item = told(result, "agent-link-conflict")
+    assert (item.where.field, item.found, item.severity) == ("toolUseId", "gone", Severity.WARNING)
+    assert edges(graph_of(result), "s:agent:x:0") == ["s:main:0 —spawn/completion +1000 ms"]
+
+
+def test_a_file_whose_name_and_records_disagree_is_told(tmp_path: Path) -> None:
+    main, agent = Recorder(), Recorder(agent="y")
+    own = [agent.user(3), agent.call(9, "a1", 20)]
+    files = {"s.jsonl": [main.user(1), main.call(2, "c1", 40, "t1")], "s/subagents/agent-x.jsonl": own}
+    files["s/subagents/agent-x.meta.json"] = {"agentType": "Explore", "toolUseId": "t1"}  # type: ignore[assignment]
+    result = lowered(tmp_path, files)
+    item = told(result, "agent-link-conflict")
+    assert (item.found, item.wanted) == ("agent:y", "agent:x")
+    assert told(result, "agent-unlinked").found == "agent:y"
+    assert edges(graph_of(result), "s:agent:y:0") == []
+
+
+def test_agents_that_would_spawn_each_other_are_not_tied_in_a_circle(tmp_path: Path) -> None:
+    main, one, two = Recorder(), Recorder(agent="one"), Recorder(agent="two")
+    files: dict[str, Any] = {
+        "s.jsonl": [main.user(1), main.call(2, "c1", 40)],
+        "s/subagents/agent-one.jsonl": [one.user(3), one.call(4, "a1", 20, "t1")],
+        "s/subagents/agent-two.jsonl": [two.user(3), two.call(4, "b1", 20, "t2")],
+        "s/subagents/agent-one.meta.json": {"agentType": "x", "toolUseId": "t2"},
+        "s/subagents/agent-two.meta.json": {"agentType": "x", "toolUseId": "t1"},
+    }
+    result = lowered(tmp_path, files)
+    graph_of(result)
+    assert counts_of(result)["agents_unlinked"] == 1
+
+
+def test_offsets_mean_the_same_instant(tmp_path: Path) -> None:
+    main = Recorder()
+    rows = [main.user("2026-05-01T10:00:01Z"), main.call("2026-05-01T12:00:03.5+02:00", "c1", 40)]
+    graph = graph_of(lowered(tmp_path, {"s.jsonl": rows}))
+    assert graph.recorded_api_time_ms.tolist() == [2500.0]
+
+
+def test_a_clock_that_goes_back_is_clamped_and_told_once_a_file(tmp_path: Path) -> None:
+    main = Recorder()
+    rows = [main.user(10), main.call(12, "c1", 40), main.user(5), main.call(6, "c2", 60)]
+    result = lowered(tmp_path, {"s.jsonl": rows})
+    item = told(result, "clock-went-back")
+    assert (item.where.line, item.found) == (4, "1")
+    graph = graph_of(result)
+    assert graph.not_before_ms.tolist() == [0.0, 0.0]
+    assert edges(graph, "s:main:1") == ["s:main:0 —sequence/completion +0 ms"]
+
+
+def test_a_prompt_of_another_conversation_shares_nothing(tmp_path: Path) -> None:
+    main, agent = Recorder(), Recorder(agent="x")
+    own = [agent.user(3), agent.call(9, "a1", 64)]
+    rows = [main.user(1), main.call(2, "c1", 64, "t1")]
+    graph = graph_of(lowered(tmp_path, {"s.jsonl": rows, "s/subagents/agent-x.jsonl": own}))
+    assert not set(graph.hash_ids(0).tolist()) & set(graph.hash_ids(1).tolist())
+
+
+BOUNDLESS = {"input_tokens": 2**31 - 1, "cache_read_input_tokens": 9}
+BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
+    ("no instant", {"timestamp": "yesterday"}, "time-unreadable", "timestamp"),
+    ("no timestamp", {"timestamp": None}, "field-missing", "timestamp"),
+    ("a wrong type", {"uuid": 5}, "field-type", "uuid"),
+    ("no model", {"message": {"content": []}}, "field-missing", "message.model"),
+    (
+        "a negative count",
+        {"message": {"id": "c", "model": "m", "content": [], "usage": {"input_tokens": 9, "output_tokens": -1}}},
+        "length-out-of-bounds",
+        "message.usage.output_tokens",
+    ),
+    (
+        "a count in words",
+        {"message": {"id": "c", "model": "m", "content": [], "usage": {"input_tokens": "many"}}},
+        "field-type",
+        "message.usage.input_tokens",
+    ),
+    (
+        "a prompt without bound",
+        {"message": {"id": "c", "model": "m", "content": [], "usage": BOUNDLESS}},
+        "length-out-of-bounds",
+        "message.usage",
+    ),
+    (
+        "nobody's call",
+        {"uuid": None, "message": {"model": "m", "content": [], "usage": {"input_tokens": 9}}},
+        "field-missing",
+        "message.id",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "code", "field"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
+def test_broken_records_are_told_with_line_and_field(
+    tmp_path: Path, changes: dict[str, Any], code: str, field: str
+) -> None:
+    main = Recorder()
+    rows = [main.user(1), main.call(2, "c1", 40), {**main.call(3, "c2", 40), **changes}]
+    result = lowered(tmp_path, {"s.jsonl": rows})
+    errors = [item for item in result.findings.items if item.severity is Severity.ERROR]
+    assert [(item.code, item.where.line, item.where.field) for item in errors] == [(code, 3, field)]
+
+
+def test_a_torn_last_line_is_an_error_with_its_line(tmp_path: Path) -> None:
+    main = Recorder()
+    text = "".join(json.dumps(row) + "\n" for row in [main.user(1), main.call(2, "c1", 40)])
+    (tmp_path / "s.jsonl").write_text(text + '{"type": "user", "message": {"con')
+    result = load_graph([tmp_path])
+    assert told(result, "json-malformed").where.line == 3
+
+
+def test_calls_without_token_counts_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    main = Recorder()
+    without = main.call(3, "c2", 40)
+    del without["message"]["usage"]
+    result = lowered(tmp_path, {"s.jsonl": [main.user(1), main.call(2, "c1", 40), without, main.call(4, "c3", 0)]})
+    assert graph_of(result).node_count == 1
+    assert told(result, "call-without-usage").found == "2"
+
+
+def test_a_corpus_without_a_call_is_no_trace(tmp_path: Path) -> None:
+    result = lowered(tmp_path, {"s.jsonl": [{"type": "summary", "summary": "x", "leafUuid": "u"}]})
+    assert result.graph is None
+    assert told(result, "corpus-without-calls").severity is Severity.ERROR
+
+
+def test_more_blocks_than_a_corpus_may_have_are_refused(tmp_path: Path) -> None:
+    main = Recorder()
+    rows: list[dict[str, Any]] = []
+    for number in range(3):
+        rows += [main.user(3 * number), main.call(3 * number + 1, f"c{number}", 2**31 - 1)]
+        rows += [main.record("system", 3 * number + 2, subtype="compact_boundary")]
+    result = lowered(tmp_path, {"s.jsonl": rows})
+    assert told(result, "length-out-of-bounds").severity is Severity.ERROR
+    assert result.graph is None
+
+
+def test_records_of_other_kinds_are_passed_over_whatever_their_fields(tmp_path: Path) -> None:
+    main = Recorder()
+    other = {"type": "mode", "timestamp": 5, "version": {"a": 1}, "uuid": [1]}
+    result = lowered(tmp_path, {"s.jsonl": [other, main.user(1), main.call(2, "c1", 40)]})
+    assert graph_of(result).node_count == 1
+
+
+def test_text_is_not_kept(tmp_path: Path) -> None:
+    main = Recorder()
+    secret = "the secret of the prompt"
+    call = main.call(2, "c1", 40)
+    call["message"]["content"] = [{"type": "text", "text": secret}]
+    result = lowered(tmp_path, {"s.jsonl": [main.user(1, secret), call]})
+    graph = graph_of(result)
+    kept = [graph.request_ids, graph.source_request_ids, graph.sessions, graph.models, graph.facts]
+    assert secret not in repr(kept)
+    assert secret not in "".join(str(item) for item in result.findings.items)
+
+
+# The public sessions -------------------------------------------------------------------------------------------------
+
+
+def expected(data_dir: Path) -> dict[str, dict[str, str]]:
+    with (data_dir / "claude_code" / "expected_counts.csv").open() as file:
+        return {row["file"].removesuffix(".jsonl"): row for row in csv.DictReader(file)}
+
+
+def session_paths(data_dir: Path, session: str) -> list[Path]:
+    if session in SPLIT:
+        return sorted((data_dir / "claude_code" / "split").glob(f"{session}*"))
+    return [data_dir / "claude_code" / "inline" / f"{session}.jsonl"]
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    "session",
+    [
+        *SPLIT,
+        "a9e33fb7-fa9b-4b49-9b5a-4a3762330795",
+        "d88bceb6-bb3a-4ae8-9405-d67d19950a46",
+        "4a07cdcd-b417-4393-84b1-eb50b109af95",
+    ],
+)
+def test_the_public_sessions_have_the_counts_of_an_independent_reading(data_dir: Path, session: str) -> None:
+    row = expected(data_dir)[session]
+    result = load_graph(session_paths(data_dir, session))
+    graph = graph_of(result)
+    counts = counts_of(result)
+    main = [node for node in range(graph.node_count) if ":main:" in graph.request_ids[node]]
+    assert len(main) == counts["llm_calls"] == int(row["llm_calls"])
+    assert counts["main_output_tokens_recorded"] == int(row["output_total"])
+    assert sum(int(graph.input_length[node]) for node in main) == int(row["input_total"])
+    assert max(int(graph.input_length[node]) for node in main) == int(row["max_input"])
+    ends_ms = graph.not_before_ms[main] + graph.recorded_api_time_ms[main]
+    assert f"{(ends_ms.max() - graph.not_before_ms[main].min()) / 1000:.1f}" == row["wall_s"]
+    assert counts.get("agent_calls", 0) == int(row["subagent_llm_calls"])
+    assert counts.get("agents_linked", 0) == int(row["agents_with_inline_calls"])
+    for name, column in (
+        ("spawn_calls", "spawn_calls"),
+        ("async_launched", "async_launched"),
+        ("compactions", "compactions"),
+        ("clock_went_back", "start_after_end"),
+    ):
+        assert counts[name] == int(row[column]), name
+    # All but an agent whose tool use was never answered are waited for.
+    assert counts.get("joins", 0) >= counts["agents_linked"] - 1
+
+
+@pytest.mark.corpus
+def test_a_session_gives_one_graph_in_either_layout(data_dir: Path) -> None:
+    session = SPLIT[0]
+    inline = graph_of(load_graph([data_dir / "claude_code" / "inline" / f"{session}.jsonl"]))
+    assert graph_digest(graph_of(load_graph(session_paths(data_dir, session)))) == graph_digest(inline)
+
+
+@pytest.mark.parametrize("names", [("a.jsonl", "b.jsonl"), ("b.jsonl", "a.jsonl")])
+def test_both_layouts_at_once_are_one_graph(tmp_path: Path, goldens_dir: Path, names: tuple[str, str]) -> None:
+    """Some versions write an agent's records into the session and into a file of its own."""
+    inline = (goldens_dir / "lower-claude-inline" / "trace" / "alpha.jsonl").read_bytes()
+    split = goldens_dir / "lower-claude-split" / "trace" / "alpha" / "subagents"
+    (tmp_path / names[0]).write_bytes(inline)
+    (tmp_path / names[1]).write_bytes((split / "agent-one.jsonl").read_bytes())
+    both = graph_of(load_graph([tmp_path], options=LoweringOptions(block_size=16)))
+    alone = load_graph([goldens_dir / "lower-claude-inline" / "trace"], options=LoweringOptions(block_size=16))
+    assert graph_digest(both) == graph_digest(graph_of(alone))
+
+
+@pytest.mark.corpus
+def test_sidechains_of_version_1_are_never_guessed_into_place(data_dir: Path) -> None:
+    result = load_graph([data_dir / "claude_code" / "v1"])
+    graph = graph_of(result)
+    counts = counts_of(result)
+    assert (len(graph.plays), counts["llm_calls"], counts["agent_calls"]) == (3, 20, 174)
+    assert counts["agents_unlinked"] == result.findings.counts["agent-unlinked"] == 9
+    assert counts["agents_linked"] == 0

@@ -1,0 +1,333 @@
+"""Codex rollouts: what a call is, where a copied history ends, spawns, joins, and the public rollouts."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playproof_lowering import Lowered, LoweringOptions, load_graph
+from playproof_spec.certificate import prove
+from playproof_spec.findings import Finding, Severity
+from playproof_spec.graph import Graph, Relation
+
+ROOT, CHILD, LATER = (f"019d0000-0000-7000-8000-00000000000{number}" for number in (1, 5, 9))
+
+
+class Rollout:
+    """Writes the lines of one thread, on a clock in seconds."""
+
+    def __init__(self, thread: str = ROOT, **meta: Any) -> None:
+        self.totals = {"input_tokens": 0, "cached_input_tokens": 0, "output_tokens": 0}
+        self.lines: list[dict[str, Any]] = []
+        self.add(0, "session_meta", id=thread, **meta)
+        self.add(0, "turn_context", model="gpt")
+
+    def add(self, at: float, kind: str, /, **payload: Any) -> Rollout:
+        stamp = f"2026-05-01T10:{int(at) // 60:02d}:{at % 60:06.3f}Z"
+        self.lines.append({"timestamp": stamp, "type": kind, "payload": payload})
+        return self
+
+    def user(self, at: float) -> Rollout:
+        return self.add(at, "response_item", type="message", role="user", content=[])
+
+    def tool(self, at: float, name: str, call_id: str) -> Rollout:
+        return self.add(at, "response_item", type="function_call", name=name, call_id=call_id, arguments="{}")
+
+    def output(self, at: float, call_id: str, output: Any = "ok") -> Rollout:
+        return self.add(at, "response_item", type="function_call_output", call_id=call_id, output=output)
+
+    def event(self, at: float, kind: str, /, **payload: Any) -> Rollout:
+        return self.add(at, "event_msg", type=kind, **payload)
+
+    def tokens(self, at: float, tokens: int, cached: int = 0, output: int = 5, last: bool = True) -> Rollout:
+        usage = {"input_tokens": tokens, "cached_input_tokens": cached, "output_tokens": output}
+        self.totals = {name: self.totals[name] + usage[name] for name in usage}
+        info = {"total_token_usage": self.totals} | ({"last_token_usage": usage} if last else {})
+        return self.event(at, "token_count", info=info)
+
+    def call(self, at: float, tokens: int, cached: int = 0) -> Rollout:
+        """A call that answers at once: input, thought, count a second later."""
+        return self.user(at).add(at + 0.5, "response_item", type="reasoning").tokens(at + 1, tokens, cached)
+
+
+def lowered(folder: Path, **rollouts: Rollout) -> Lowered:
+    for name, rollout in rollouts.items():
+        thread = {"root": ROOT, "child": CHILD, "later": LATER}.get(name.rstrip("_"), name)
+        path = folder / f"rollout-2026-05-01T10-00-00-{thread}.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in rollout.lines))
+    return load_graph([folder], options=LoweringOptions(block_size=16))
+
+
+def graph_of(result: Lowered) -> Graph:
+    assert result.graph is not None
+    assert not result.findings.errors, [str(item) for item in result.findings.items]
+    prove(result.graph, result.findings)
+    return result.graph
+
+
+def counts_of(result: Lowered) -> dict[str, int]:
+    counts = result.facts["codex_counts"]
+    assert isinstance(counts, dict)
+    return counts
+
+
+def told(result: Lowered, code: str) -> Finding:
+    found = [item for item in result.findings.items if item.code == code]
+    assert len(found) == 1, [str(item) for item in result.findings.items]
+    return found[0]
+
+
+def edges(graph: Graph, request_id: str) -> list[str]:
+    return [str(edge).removesuffix(f"→ {request_id}") for edge in graph.edges_into(graph.request_ids.index(request_id))]
+
+
+def test_without_a_last_count_the_difference_of_the_totals_is_the_call(tmp_path: Path) -> None:
+    rollout = Rollout().user(1).tokens(2, 40, last=False).user(3).tokens(4, 72, last=False)
+    assert graph_of(lowered(tmp_path, root=rollout)).input_length.tolist() == [40, 72]
+
+
+def test_the_model_is_the_turns(tmp_path: Path) -> None:
+    rollout = Rollout().call(1, 40).add(3, "turn_context", model="mini").call(4, 50)
+    assert graph_of(lowered(tmp_path, root=rollout)).models == ("gpt", "mini")
+
+
+def test_a_parent_given_by_the_child_alone_is_a_play_with_an_unlinked_child(tmp_path: Path) -> None:
+    child = Rollout(CHILD, source={"subagent": {"thread_spawn": {"parent_thread_id": ROOT}}}).call(5, 40)
+    result = lowered(tmp_path, root=Rollout().call(1, 40), child=child)
+    graph = graph_of(result)
+    assert [play.play_id for play in graph.plays] == [ROOT]
+    assert told(result, "agent-unlinked").where.ids == (ROOT, CHILD)
+    assert edges(graph, f"{ROOT}:{CHILD}:0") == []
+
+
+def test_a_child_without_its_parent_is_a_play_of_its_own(tmp_path: Path) -> None:
+    child = Rollout(CHILD, parent_thread_id=ROOT).call(5, 40)
+    result = lowered(tmp_path, child=child)
+    assert graph_of(result).plays[0].play_id == CHILD
+    assert told(result, "parent-missing").found == ROOT
+
+
+def test_a_fork_of_an_unknown_parent_counts_its_own_calls_only(tmp_path: Path) -> None:
+    child = Rollout(CHILD, forked_from_id=ROOT).call(1, 40).event(2, "task_started", turn_id=ROOT).call(3, 50)
+    child.event(5, "task_started", turn_id=LATER).tokens(5.1, 0, output=0).call(6, 60)
+    result = lowered(tmp_path, child=child)
+    assert graph_of(result).input_length.tolist() == [60]
+    assert counts_of(result)["replayed_lines"] == 9
+
+
+def test_a_history_without_an_end_counts_nothing_and_says_so(tmp_path: Path) -> None:
+    child = Rollout(CHILD, forked_from_id=ROOT).call(1, 40)
+    result = lowered(tmp_path, root=Rollout().call(1, 40), child=child)
+    assert told(result, "history-uncut").where.ids == (CHILD,)
+    assert graph_of(result).node_count == 1
+
+
+@pytest.mark.parametrize("first", ["own", "parent's"])
+def test_of_two_heads_the_one_with_the_files_own_id_is_canonical(tmp_path: Path, first: str) -> None:
+    rollout = Rollout(CHILD if first == "own" else ROOT)
+    rollout.add(
+        0, "session_meta", id=ROOT if first == "own" else CHILD, forked_from_id=ROOT if first != "own" else None
+    )
+    rollout.call(1, 40).event(3, "task_started", turn_id=LATER).call(4, 60)
+    result = lowered(tmp_path, child=rollout)
+    graph = graph_of(result)
+    assert graph.request_ids == (f"{CHILD}:{CHILD}:0",)
+    assert graph.input_length.tolist() == [60]
+
+
+def test_a_failed_spawn_has_no_child(tmp_path: Path) -> None:
+    rollout = Rollout().user(1).tool(2, "spawn_agent", "f1")
+    rollout.event(2.1, "collab_agent_spawn_end", call_id="f1", new_thread_id=None).output(2.2, "f1").tokens(3, 40)
+    result = lowered(tmp_path, root=rollout)
+    graph_of(result)
+    assert counts_of(result)["spawns_failed"] == 1
+
+
+def family(end: float) -> Rollout:
+    """A parent that spawns the child at its first call and waits for it in its second, until `end`."""
+    rollout = Rollout().user(1).tool(2, "spawn_agent", "f1")
+    rollout.event(2.1, "collab_agent_spawn_end", call_id="f1", new_thread_id=CHILD).output(2.2, "f1").tokens(3, 40)
+    rollout.tool(4, "wait_agent", "f2").tokens(4.1, 60)
+    rollout.event(end, "collab_waiting_end", call_id="f2", statuses={CHILD: {"completed": "x"}}).output(end, "f2")
+    return rollout
+
+
+def test_each_result_is_joined_where_the_parent_first_saw_it(tmp_path: Path) -> None:
+    parent = family(10).tool(11, "send_input", "f3").tokens(12, 80).output(12.5, "f3")
+    parent.tool(13, "wait_agent", "f4").tokens(13.1, 90)
+    parent.event(30, "collab_waiting_end", call_id="f4", statuses={CHILD: {"completed": "y"}}).output(30, "f4")
+    parent.tokens(31, 100)
+    child = Rollout(CHILD, parent_thread_id=ROOT).call(2.5, 40).call(7, 50).call(20, 60)
+    graph = graph_of(lowered(tmp_path, root=parent, child=child))
+    joins = [str(graph.edge(int(edge))) for edge in (graph.edge_relation == Relation.JOIN).nonzero()[0]]
+    assert joins == [
+        f"{ROOT}:{CHILD}:1 —join/completion +2000 ms→ {ROOT}:{ROOT}:2",
+        f"{ROOT}:{CHILD}:2 —join/completion +9000 ms→ {ROOT}:{ROOT}:4",
+    ]
+
+
+def test_a_wait_that_timed_out_joins_nothing(tmp_path: Path) -> None:
+    parent = family(10)
+    parent.lines[-2]["payload"]["statuses"] = {CHILD: "running"}
+    parent.tokens(31, 100)
+    child = Rollout(CHILD, parent_thread_id=ROOT).call(2.5, 40)
+    graph = graph_of(lowered(tmp_path, root=parent, child=child))
+    assert not (graph.edge_relation == Relation.JOIN).any()
+
+
+def test_a_notification_is_a_way_to_see_a_result(tmp_path: Path) -> None:
+    parent = Rollout().user(1).tool(2, "spawn_agent", "f1")
+    parent.event(2.1, "collab_agent_spawn_end", call_id="f1", new_thread_id=CHILD).output(2.2, "f1").tokens(3, 40)
+    text = f'<subagent_notification>{{"agent_id": "{CHILD}", "status": {{"completed": "x"}}}}</subagent_notification>'
+    parent.add(9, "response_item", type="message", role="user", content=[{"type": "input_text", "text": text}])
+    parent.add(10, "response_item", type="reasoning").tokens(11, 60)
+    child = Rollout(CHILD, parent_thread_id=ROOT).call(2.5, 40)
+    graph = graph_of(lowered(tmp_path, root=parent, child=child))
+    assert f"{ROOT}:{CHILD}:0 —join/completion +5500 ms" in edges(graph, f"{ROOT}:{ROOT}:1")
+
+
+def test_a_fork_shares_its_parents_blocks_if_it_asks_the_same_model(tmp_path: Path) -> None:
+    for model, shared in (("gpt", 2), ("mini", 0)):
+        child = Rollout(CHILD, parent_thread_id=ROOT, forked_from_id=ROOT)
+        child.event(2.2, "task_started", turn_id=LATER).add(2.2, "turn_context", model=model).call(2.5, 64, cached=32)
+        graph = graph_of(lowered(tmp_path, root=family(10), child=child))
+        ids = {name: set(graph.hash_ids(number).tolist()) for number, name in enumerate(graph.request_ids)}
+        assert len(ids[f"{ROOT}:{ROOT}:0"] & ids[f"{ROOT}:{CHILD}:0"]) == shared
+
+
+def test_the_same_thread_twice_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "backup").mkdir()
+    lowered(tmp_path / "backup", root=Rollout().call(1, 40))
+    result = lowered(tmp_path, root=Rollout().call(1, 40))
+    assert told(result, "thread-duplicate").severity is Severity.ERROR
+
+
+def test_threads_that_name_each_other_as_parents_make_no_circle(tmp_path: Path) -> None:
+    one = Rollout(ROOT, parent_thread_id=CHILD).call(1, 40)
+    two = Rollout(CHILD, parent_thread_id=ROOT).call(5, 40)
+    graph = graph_of(lowered(tmp_path, root=one, child=two))
+    assert len(graph.plays) == 1
+
+
+BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
+    ("no instant", {"timestamp": "now"}, "time-unreadable", "timestamp"),
+    ("no timestamp", {"timestamp": None}, "field-missing", "timestamp"),
+    ("no type", {"type": None}, "field-type", "type"),
+    ("no totals", {"payload": {"type": "token_count", "info": {}}}, "field-missing", "payload.info.total_token_usage"),
+    (
+        "a negative count",
+        {"payload": {"type": "token_count", "info": {"total_token_usage": {"input_tokens": -4}}}},
+        "length-out-of-bounds",
+        "payload.info.total_token_usage.input_tokens",
+    ),
+    (
+        "a count in words",
+        {"payload": {"type": "token_count", "info": {"total_token_usage": {"input_tokens": "x"}}}},
+        "field-type",
+        "payload.info.total_token_usage.input_tokens",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "code", "field"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
+def test_broken_lines_are_told_with_line_and_field(
+    tmp_path: Path, changes: dict[str, Any], code: str, field: str
+) -> None:
+    rollout = Rollout().call(1, 40).call(3, 50)
+    rollout.lines[-1].update(changes)
+    result = lowered(tmp_path, root=rollout)
+    errors = [item for item in result.findings.items if item.severity is Severity.ERROR]
+    assert [(item.code, item.where.line, item.where.field) for item in errors] == [(code, 8, field)]
+
+
+def test_lines_and_items_of_other_kinds_are_passed_over_whatever_their_fields(tmp_path: Path) -> None:
+    rollout = Rollout().call(1, 40).event(3, "plan_update", kind={"a": 1}, info="x", statuses=[])
+    rollout.add(4, "response_item", type="ghost_snapshot", name={"a": 1}).add(4, "world_state", full=True)
+    rollout.user(5).add(8, "response_item", type="compaction_note").tokens(9, 60)
+    graph = graph_of(lowered(tmp_path, root=rollout))
+    assert edges(graph, f"{ROOT}:{ROOT}:1") == [f"{ROOT}:{ROOT}:0 —sequence/completion +3000 ms"]
+
+
+def test_a_clock_that_goes_back_is_clamped_and_told(tmp_path: Path) -> None:
+    rollout = Rollout().call(10, 40).call(5, 50)
+    result = lowered(tmp_path, root=rollout)
+    assert told(result, "clock-went-back").where.line == 8
+    assert graph_of(result).not_before_ms.tolist() == [0.0, 0.0]
+
+
+def test_a_rollout_without_a_call_is_no_trace(tmp_path: Path) -> None:
+    result = lowered(tmp_path, root=Rollout().user(1))
+    assert result.graph is None
+    assert {item.code for item in result.findings.items} >= {"session-empty", "corpus-without-calls"}
+
+
+# In these two the first call's tool writes its output before the count of the call. Taking that output for the call's
+# input gives 83.3 s and 9,149.7 s: the first call would take no time, and its prompt would be older than its start.
+WALL_S = {
+    "019ed48b-4c03-7482-a261-fa313e05f801": "102.5",
+    "019f80ed-65ac-7eb3-9c28-9885c0fbca91": "9157.0",
+}
+
+
+def wall_s(graph: Graph) -> float:
+    return float((graph.not_before_ms + graph.recorded_api_time_ms).max()) / 1000
+
+
+# The public rollouts -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("folder", ["skills", "git-sync", "entire-graph"])
+def test_the_public_rollouts_have_the_counts_of_an_independent_reading(data_dir: Path, folder: str) -> None:
+    with (data_dir / "codex" / "expected_counts.csv").open() as file:
+        expected = {row["file"]: row for row in csv.DictReader(file)}
+    for path in sorted((data_dir / "codex" / folder).iterdir()):
+        row = expected[path.name]
+        result = load_graph([path])
+        graph = graph_of(result)
+        counts = counts_of(result)
+        assert graph.node_count == counts["llm_calls"] == int(row["llm_calls"]), path.name
+        assert graph.plays[0].play_id == row["session_id"]
+        assert int(graph.input_length.sum()) == int(row["input_total"])
+        assert int(graph.output_length.sum()) == int(row["output"])
+        assert int(graph.input_length.max()) == int(row["max_input"])
+        assert f"{wall_s(graph):.1f}" == WALL_S.get(row["session_id"], row["wall_s"])
+        for name, column in (
+            ("duplicates", "dup_token_counts"),
+            ("replayed_lines", "replay_cut_line"),
+            ("spawn_calls", "spawn"),
+            ("wait_calls", "wait"),
+        ):
+            assert counts[name] == int(row[column]), (path.name, name)
+
+
+@pytest.mark.corpus
+def test_the_skills_family_is_one_play_with_eight_children(data_dir: Path) -> None:
+    result = load_graph([data_dir / "codex" / "skills"])
+    graph = graph_of(result)
+    assert len(graph.plays) == 2
+    assert len({int(graph.node_session[node]) for node in graph.plays[0].nodes}) == 9
+    assert int((graph.edge_relation == Relation.SPAWN).sum()) == 8
+    joins = [graph.edge(int(edge)) for edge in (graph.edge_relation == Relation.JOIN).nonzero()[0]]
+    # One child answered three times; the wait for the last child was interrupted, and no record shows that its answer
+    # was ever seen.
+    assert len(joins) == 9
+    joined = {edge.source.split(":")[1] for edge in joins}
+    assert len(joined) == 7
+    assert not any("019ddb96-d98b" in name for name in joined)
+    for edge in joins:
+        source, target = graph.request_ids.index(edge.source), graph.request_ids.index(edge.target)
+        assert graph.not_before_ms[source] < graph.not_before_ms[target]
+
+
+@pytest.mark.corpus
+def test_forked_children_do_not_count_their_parents_history(data_dir: Path) -> None:
+    result = load_graph([data_dir / "codex" / "git-sync"])
+    graph = graph_of(result)
+    assert counts_of(result)["llm_calls"] == graph.node_count == 421 + 14 + 2 + 29 + 5
+    assert len(graph.plays) == 3
+    assert counts_of(result)["agents_linked"] == 2
+    assert told(result, "parent-missing").found == "019ed48b-4b97-77f0-89c4-4398b4e93e73"

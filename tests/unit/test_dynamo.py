@@ -1,0 +1,289 @@
+"""Dynamo request traces: shards, contexts, parents, tool records, and the public plays against their Weka originals."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playproof_lowering import Lowered, LoweringOptions, load_graph
+from playproof_spec.certificate import prove
+from playproof_spec.digest import graph_digest
+from playproof_spec.findings import Finding, Severity
+from playproof_spec.graph import Graph, Relation
+
+ORIGIN_MS = 1_777_000_000_000
+
+
+def request(
+    name: str, start: float, total: float, *hashes: int, session: str = "root", parent: str = "", **changes: Any
+) -> dict[str, Any]:
+    length = 16 * len(hashes) - 3
+    replay = {"trace_block_size": 16, "input_length": length, "input_sequence_hashes": list(hashes)}
+    fields = {"request_id": name, "model": "m", "output_tokens": 5, "request_received_ms": ORIGIN_MS + start}
+    body = {**fields, "total_time_ms": total, "replay": replay, **changes}
+    row = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "request": body}
+    context = {"session_id": session} | ({"parent_session_id": parent} if parent else {})
+    return row | ({"agent_context": context} if session else {})
+
+
+def tool(session: str, start: float, end: float, **claude: str) -> dict[str, Any]:
+    body = {"started_at_unix_ms": ORIGIN_MS + start, "ended_at_unix_ms": ORIGIN_MS + end, "claude": claude}
+    row = {"schema": "dynamo.request.trace.v1", "event_type": "tool_end", "event_time_unix_ms": ORIGIN_MS + end}
+    return {**row, "agent_context": {"session_id": session}, "tool": body}
+
+
+def lowered(folder: Path, *shards: list[dict[str, Any]], **options: Any) -> Lowered:
+    for number, rows in enumerate(shards):
+        (folder / f"shard{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_graph([folder], options=LoweringOptions(**options))
+
+
+def graph_of(result: Lowered) -> Graph:
+    assert result.graph is not None
+    assert not result.findings.errors, [str(item) for item in result.findings.items]
+    prove(result.graph, result.findings)
+    return result.graph
+
+
+def errors(result: Lowered) -> list[tuple[str, int, str]]:
+    found: list[Finding] = [item for item in result.findings.items if item.severity is Severity.ERROR]
+    return [(item.code, item.where.line, item.where.field) for item in found]
+
+
+def edges(graph: Graph, request_id: str) -> list[str]:
+    return [str(edge).removesuffix(f"→ {request_id}") for edge in graph.edges_into(graph.request_ids.index(request_id))]
+
+
+ROWS = [
+    request("r1", 0, 1000, 7, 8),
+    request("k1", 1100, 500, 9, session="kid", parent="root"),
+    request("k2", 2000, 700, 9, 10, session="kid", parent="root"),
+    request("r2", 3000, 1000, 7, 8, 11),
+]
+
+
+@pytest.mark.parametrize("how", ["shards", "other order", "envelope", "gzip"])
+def test_shards_and_wrapped_lines_read_alike(tmp_path: Path, how: str) -> None:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "other").mkdir()
+    plain = graph_of(lowered(tmp_path / "plain", ROWS))
+    if how == "shards":
+        other = lowered(tmp_path / "other", ROWS[:2], ROWS[2:])
+    elif how == "other order":
+        # Hashes are numbered as they are met, so the rows keep their order but for their files.
+        other = lowered(tmp_path / "other", ROWS[:1], ROWS[1:3], ROWS[3:])
+    elif how == "envelope":
+        other = lowered(tmp_path / "other", [{"timestamp": 5, "event": row} for row in ROWS])
+    else:
+        data = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+        (tmp_path / "other" / "all.jsonl.gz").write_bytes(gzip.compress(data))
+        other = load_graph([tmp_path / "other"])
+    assert graph_digest(graph_of(other)) == graph_digest(plain)
+
+
+def test_a_play_is_what_hangs_together(tmp_path: Path) -> None:
+    rows = [*ROWS, request("x1", 50, 10, 1, session="other")]
+    graph = graph_of(lowered(tmp_path, rows))
+    assert [play.play_id for play in graph.plays] == ["root", "other"]
+    assert graph.facts["input_kind"] == "agentic"
+    assert edges(graph, "k1") == ["r1 —spawn/completion +100 ms"]
+    assert edges(graph, "r2") == ["k2 —join/completion +300 ms", "r1 —sequence/completion +2000 ms"]
+
+
+def test_equal_hashes_are_equal_blocks_in_all_plays(tmp_path: Path) -> None:
+    rows = [request("a", 0, 10, 2**64 - 1, 5, session="a"), request("b", 0, 10, 2**64 - 1, 6, session="b")]
+    graph = graph_of(lowered(tmp_path, rows))
+    assert [graph.hash_ids(node).tolist() for node in range(2)] == [[0, 1], [0, 2]]
+
+
+def test_without_an_arrival_the_start_counts_back_from_the_end(tmp_path: Path) -> None:
+    late = request("b", 0, 1500, 1, 2, event_time=None)
+    del late["request"]["request_received_ms"]
+    late["event_time_unix_ms"] = ORIGIN_MS + 4000.25
+    graph = graph_of(lowered(tmp_path, [request("a", 0, 1000, 1), late]))
+    assert edges(graph, "b") == ["a —sequence/completion +1500.25 ms"]
+
+
+def test_a_background_agent_with_a_consumer_is_joined_there(tmp_path: Path) -> None:
+    stated = {"child_session_id": "kid", "execution_mode": "background", "consumer_request_id": "r2"}
+    graph = graph_of(lowered(tmp_path, [*ROWS, tool("root", 1000, 2700, **stated)]))
+    assert "k2 —join/completion +300 ms" in edges(graph, "r2")
+
+
+def test_a_tool_record_alone_names_the_parent(tmp_path: Path) -> None:
+    rows = [ROWS[0], ROWS[3], request("k1", 1100, 500, 9, session="kid")]
+    rows.append(tool("root", 1000, 1600, child_session_id="kid", source_request_id="r1", consumer_request_id="r2"))
+    graph = graph_of(lowered(tmp_path, rows))
+    assert edges(graph, "k1") == ["r1 —spawn/completion +100 ms"]
+
+
+def test_tool_windows_within_a_gap_are_its_tool_wait(tmp_path: Path) -> None:
+    rows = [request("a", 0, 1000, 1), request("b", 6000, 1000, 1, 2), request("c", 9000, 10, 1, 2, 3)]
+    windows = [(500, 1500), (1400, 2000), (1450, 1500), (5000, 9500), (20000, 20001)]
+    graph = graph_of(lowered(tmp_path, rows + [tool("root", begin, end) for begin, end in windows]))
+    assert {graph.request_ids[node]: seen.tool_wait_ms for node, seen in graph.observed.items()} == {
+        "b": 500 + 500 + 1000,
+        "c": 2000,
+    }
+    assert edges(graph, "b") == ["a —sequence/completion +5000 ms"]
+
+
+def test_requests_without_context_arrive_on_their_own(tmp_path: Path) -> None:
+    rows = [request("b", 2500, 10, 1, session=""), request("a", 1000, 10, 1, session="")]
+    graph = graph_of(lowered(tmp_path, rows))
+    assert graph.facts["input_kind"] == "ordinary"
+    assert [play.play_id for play in graph.plays] == ["a", "b"]
+    assert graph.not_before_ms.tolist() == [0.0, 1500.0]
+    assert graph.edge_count == 0
+
+
+def changed(place: int, **changes: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(json.dumps(ROWS))
+    for path, value in changes.items():
+        at = rows[place]
+        *names, last = path.split("__")
+        for name in names:
+            at = at[name]
+        if value is None:
+            del at[last]
+        else:
+            at[last] = value
+    return rows
+
+
+BROKEN: list[tuple[str, list[dict[str, Any]], list[tuple[str, int, str]]]] = [
+    ("context mixed", changed(3, agent_context=None), [("context-mixed", 4, "")]),
+    (
+        "unknown parent",
+        [*ROWS, request("x", 9, 9, 1, session="x", parent="gone")],
+        [("parent-unknown", 5, "agent_context")],
+    ),
+    (
+        "two parents",
+        changed(2, agent_context={"session_id": "kid", "parent_session_id": "x"}),
+        [("parent-conflict", 3, "agent_context.parent_session_id")],
+    ),
+    ("own parent", [request("x", 9, 9, 1, session="x", parent="x")], [("parent-conflict", 1, "agent_context")]),
+    (
+        "too early",
+        changed(0, request__request_received_ms=ORIGIN_MS + 2500),
+        [("child-before-parent", 2, "agent_context")],
+    ),
+    ("twice", [*ROWS, ROWS[0]], [("id-duplicate", 5, "request.request_id")]),
+    (
+        "no replay",
+        changed(0, request__replay=None),
+        [("replay-missing", 1, "request.replay"), ("child-before-parent", 2, "agent_context")],
+    ),
+    ("unknown event", changed(1, event_type="request_begin"), [("event-unknown", 2, "event_type")]),
+    ("another schema", changed(1, schema="dynamo.request.trace.v9"), [("value-unknown", 2, "schema")]),
+    (
+        "block sizes",
+        changed(2, request__replay__trace_block_size=32),
+        [("block-size-mixed", 3, "request.replay.trace_block_size")],
+    ),
+    (
+        "too few hashes",
+        changed(2, request__replay__input_sequence_hashes=[9]),
+        [("hash-count", 3, "request.replay.input_sequence_hashes")],
+    ),
+    (
+        "a bad hash",
+        changed(2, request__replay__input_sequence_hashes=[9, -1]),
+        [("hash-id-invalid", 3, "request.replay.input_sequence_hashes[1]")],
+    ),
+    (
+        "no length",
+        changed(2, request__replay__input_length=0),
+        [("length-out-of-bounds", 3, "request.replay.input_length")],
+    ),
+    ("no time", changed(2, request__total_time_ms=None), [("field-missing", 3, "request.total_time_ms")]),
+    ("a negative time", changed(2, request__total_time_ms=-1), [("time-negative", 3, "request.total_time_ms")]),
+    ("empty session", changed(2, agent_context={"session_id": ""}), [("id-empty", 3, "agent_context.session_id")]),
+    (
+        "unknown consumer",
+        [*ROWS, tool("root", 1, 2, child_session_id="kid", consumer_request_id="gone")],
+        [("tool-link-unknown", 5, "tool.claude.consumer_request_id")],
+    ),
+    (
+        "unknown source",
+        [*ROWS, tool("root", 1, 2, child_session_id="kid", source_request_id="k1")],
+        [("tool-link-unknown", 5, "tool.claude.source_request_id")],
+    ),
+    (
+        "consumer before spawn",
+        [*ROWS, tool("root", 1, 2, child_session_id="kid", source_request_id="r2", consumer_request_id="r1")],
+        [("tool-link-unknown", 2, "agent_context")],
+    ),
+    (
+        "spawned by another",
+        [*ROWS, request("x", 9, 9, 1, session="x"), tool("x", 1, 2, child_session_id="kid")],
+        [("parent-conflict", 2, "agent_context")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("rows", "wanted"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
+def test_what_contradicts_itself_is_an_error(
+    tmp_path: Path, rows: list[dict[str, Any]], wanted: list[tuple[str, int, str]]
+) -> None:
+    assert errors(lowered(tmp_path, rows)) == wanted
+
+
+def test_a_request_in_two_shards_names_both(tmp_path: Path) -> None:
+    result = lowered(tmp_path, ROWS, [ROWS[1]])
+    item = next(item for item in result.findings.items if item.code == "id-duplicate")
+    assert item.where.file.endswith("shard1.jsonl")
+    assert "shard0.jsonl:2" in item.message
+
+
+def test_the_option_must_agree_with_the_rows(tmp_path: Path) -> None:
+    assert errors(lowered(tmp_path, ROWS[:1], block_size=64)) == [
+        ("block-size-mismatch", 1, "request.replay.trace_block_size")
+    ]
+
+
+# The public traces ---------------------------------------------------------------------------------------------------
+
+
+def by_place(graph: Graph) -> dict[tuple[int, int, int], int]:
+    """Return the nodes by (start in ms, tokens in, tokens out), which name a request in either format."""
+    return {
+        (round(float(graph.not_before_ms[node])), int(graph.input_length[node]), int(graph.output_length[node])): node
+        for node in range(graph.node_count)
+    }
+
+
+def typed_edges(graph: Graph) -> set[tuple[Any, ...]]:
+    name = {node: key for key, node in by_place(graph).items()}
+    number = {request_id: node for node, request_id in enumerate(graph.request_ids)}
+    return {
+        (name[number[edge.source]], name[node], edge.relation, edge.trigger, round(edge.delay_ms))
+        for node in range(graph.node_count)
+        for edge in graph.edges_into(node)
+    }
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("name", ["0277", "0291"])
+def test_a_dynamo_trace_gives_the_play_of_its_weka_original(data_dir: Path, name: str) -> None:
+    original = graph_of(load_graph([data_dir / "weka" / "small" / f"trace_{name}.json"]))
+    graph = graph_of(load_graph(sorted((data_dir / "dynamo").glob(f"derived_weka_{name}*"))))
+    assert len(graph.plays) == 1
+    assert by_place(graph).keys() == by_place(original).keys()
+    assert len(by_place(graph)) == graph.node_count
+    assert typed_edges(graph) == typed_edges(original)
+
+
+@pytest.mark.corpus
+def test_the_other_public_traces(data_dir: Path) -> None:
+    family = graph_of(load_graph([data_dir / "dynamo" / "derived_codex_skills_family.jsonl.gz"]))
+    assert (len(family.plays), family.node_count) == (2, 174)
+    assert int((family.edge_relation == Relation.SPAWN).sum()) == 8
+    ordinary = graph_of(load_graph([data_dir / "dynamo" / "derived_weka_0026_contextfree.jsonl"]))
+    assert (len(ordinary.plays), ordinary.facts["input_kind"]) == (3, "ordinary")
+    example = load_graph([data_dir / "dynamo" / "doc_example.jsonl"])
+    assert [item.code for item in example.findings.items if item.severity is Severity.ERROR] == ["parent-unknown"]
