@@ -169,8 +169,8 @@ def prove_reachable(machines: Sequence[Machine]) -> Obligation:
 def prove_no_completion_at_prefill(machines: Mapping[str, Machine]) -> Obligation:
     """M3: in prefill/decode a request completes only after it was decoded.
 
-    On every path to `completed`, by either of its edges, lie `prefilling`, `transferring` and `decoding`; the edge without
-    a token is only for requests that ask for none.
+    On every path to `completed`, by either of its edges, lie `prefilling`, `transferring` and `decoding`; the edge
+    without a token is only for requests that ask for none.
     """
     watch = Stopwatch()
     title = "no completion at prefill or handoff"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import event, given
@@ -48,7 +49,7 @@ def test_steps_of_every_handoff(data: st.DataObject, graph: Graph, deployment: D
     completed = ledger.node_state == NodeState.COMPLETED
     # Whoever completed went through every step, in order, and had a token no sooner than it was activated.
     steps = [ledger.source_held_ns, ledger.destination_activated_ns, ledger.terminal_ns]
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in pairwise(steps):
         assert (before[completed] >= 0).all()
         assert (before[completed] <= after[completed]).all()
     assert (ledger.destination_reserved_ns[completed] <= ledger.destination_activated_ns[completed]).all()
