@@ -305,12 +305,15 @@ class NaiveWorker:
         self.gone = [(other, outcome) for other, outcome in self.gone if other != node]
         self.drop(node)
 
+    def set_canceled_aside(self) -> None:
+        """Take who was canceled during this pass off the batch; what it holds it keeps until it is forgotten."""
+        self.running = [node for node in self.running if node not in self.canceled]
+        self.gone = [(node, outcome) for node, outcome in self.gone if node not in self.canceled]
+
     def forget_canceled(self) -> None:
         for node in self.canceled:
             self.forget(node)
         self.canceled = []
-
-    # Passes
 
     def impossible(self, node: int) -> bool:
         return self.prompt(node) >= self.context or self.ceil_blocks(self.known(node)) > self.spec.blocks
@@ -428,7 +431,7 @@ class NaiveWorker:
 
     def finish(self, now: int) -> list[tuple[int, str]]:
         self.end_ns = None
-        self.forget_canceled()
+        self.set_canceled_aside()
         outcomes, self.gone = self.gone, []
         for node in list(self.running):
             request = self.requests[node]
@@ -497,6 +500,7 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
             for worker in workers:
                 if worker.end_ns == driver.now:
                     outcomes += worker.finish(driver.now)
+                    worker.forget_canceled()
                     changed = True
             driver.hear(outcomes)
             for node in driver.give_up():
@@ -530,5 +534,6 @@ def _start_passes(driver: NaiveDriver, workers: list[NaiveWorker]) -> bool:
         changed = True
         if started.end_ns == driver.now:
             outcomes += started.finish(driver.now)
+            started.forget_canceled()
     driver.hear(outcomes)
     return changed

@@ -320,6 +320,7 @@ class NaiveDisagg:
 
     def end_pass(self, worker: Source | Destination) -> None:
         outcomes = worker.finish(self.driver.now)
+        worker.canceled = []
         if isinstance(worker, VllmDestination | SglangDestination):
             self.feedback += outcomes
             for node in [node for node, outcome in outcomes if outcome == "failed"]:
@@ -411,16 +412,25 @@ class NaiveDisagg:
 
     def give_up(self, node: int) -> None:
         """The client cancels `node`, which is in flight."""
-        self.queue = [entry for entry in self.queue if entry[1] != node]
-        self.deferred = [entry for entry in self.deferred if entry[2] != node]
         self.transfers = [entry for entry in self.transfers if entry[1] != node]
         handoff = self.handoffs[node]
-        if handoff.source is not None and handoff.released_ns == NEVER:
-            handoff.source.cancel(node)
-        if handoff.destination is not None:
-            handoff.destination.cancel(node)
-            if handoff.destination.end_ns is None:
-                self.attempt(handoff.destination)
+        at_source = handoff.source is not None and handoff.released_ns == NEVER
+        self.clean_up(node, handoff.source if at_source else None, "cancel source", ("submit", "release"))
+        self.clean_up(node, handoff.destination, "cancel destination", ("reserve", "transfer", "activate"))
+
+    def clean_up(self, node: int, worker: NaiveWorker | None, action: str, before: tuple[str, ...]) -> None:
+        """Let `action` take the place of what waits to be done for `node` at one side, or the last place."""
+        if worker is None:
+            self.queue = [entry for entry in self.queue if entry[1] != node or entry[0] not in before]
+            return
+        if worker.end_ns is not None:
+            worker.canceled.append(node)
+        replaced = [entry for entry in self.queue if entry[1] == node and entry[0] in before]
+        replaced_later = [entry for entry in self.deferred if entry[2] == node and entry[1] in before]
+        self.queue = [(action, node) if entry in replaced else entry for entry in self.queue]
+        self.deferred = [(worker, action, node) if entry in replaced_later else entry for entry in self.deferred]
+        if not replaced and not replaced_later:
+            self.queue.append((action, node))
 
     # The loop
 
@@ -447,6 +457,8 @@ class NaiveDisagg:
         for node in self.driver.give_up():
             self.give_up(node)
             changed = True
+        while self.queue:
+            self.act(*self.queue.pop(0))
         while due := self.driver.due():
             self.driver.dispatch(due[0])
             self.queue.append(("reserve" if self.sglang else "submit", due[0]))

@@ -377,7 +377,8 @@ class NaiveSglangWorker(NaiveWorker):
 
     def finish(self, now: int) -> list[tuple[int, str]]:
         self.end_ns = None
-        self.forget_canceled()
+        self.set_canceled_aside()
+        self.fresh = [node for node in self.fresh if node not in self.canceled]
         outcomes, self.gone = self.gone, []
         idle = self.fresh if self.prefill else self.running
         for node in [node for node in idle if self.limit(node) == 0]:
