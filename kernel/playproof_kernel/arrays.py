@@ -28,11 +28,14 @@ STATIC = np.dtype(
         ("table_size", np.int64),  # most blocks it can ever hold
         ("play", np.int64),
         ("in_degree", np.int64),
+        ("source", np.int64),  # node of the corpus that this one runs
+        ("space", np.int64),  # namespace: what is added to its block keys
+        ("serial", np.int64),  # number of the request, never used again; equal times are in its order
     ],
     align=True,
 )
 
-# An outgoing edge.
+# An outgoing edge. `target` counts from the `shift` of the play.
 EDGE = np.dtype([("delay", np.int64), ("target", np.int64), ("trigger", np.int64)], align=True)
 
 # Keys of consecutive full blocks of a prompt, from its block `begin` on: first, first + stride, … (`count` of them).
@@ -59,6 +62,8 @@ LIVE = np.dtype(
         ("pending", np.int64),  # incoming edges that have not fired
         ("next", np.int64),  # link in a waiting queue or an outcome list
         ("admissions", np.int64),
+        ("first_reused", np.int64),  # tokens found in cache at its first and at its last admission (run controls)
+        ("last_reused", np.int64),
     ],
     align=True,
 )
@@ -75,6 +80,16 @@ PLAY = np.dtype(
         ("in_flight", np.int64),
         ("completed", np.int64),
         ("failed_node", np.int64),
+        ("shift", np.int64),  # first slot of the seat that it runs in, 0 in finite mode
+        # Run controls
+        ("source", np.int64),  # play of the corpus
+        ("instance", np.int64),  # number of the play instance
+        ("ordinal", np.int64),  # how many plays the lane had before
+        ("idle_since", np.int64),  # instant from which the tree's idle cap counts
+        ("earliest", np.int64),  # its earliest timer while nothing is in flight, NONE when that must be looked up
+        ("unsettled", np.int64),  # canceled requests that a running pass still holds
+        ("expired", np.int64),  # requests that the deadline kept from being issued
+        ("failed_outcome", np.int64),  # final state of the request that failed it
     ],
     align=True,
 )
@@ -117,11 +132,13 @@ WORKER = np.dtype(
     align=True,
 )
 
-# A node of a radix tree: the pages `begin` to `end` of the prompt (and output) of request `owner`. See `radix`.
+# A node of a radix tree: pages `begin` to `end` of the prompt (and output) of its owner. See `radix`.
 BRANCH = np.dtype(
     [
         ("key", np.int64),  # of its first page
-        ("owner", np.int64),
+        ("owner", np.int64),  # node of the corpus
+        ("space", np.int64),  # namespace and number of the owner, which may be gone
+        ("serial", np.int64),
         ("begin", np.int64),
         ("end", np.int64),
         ("parent", np.int64),
@@ -146,7 +163,7 @@ COPY = np.dtype(
     align=True,
 )
 
-HEAP = np.dtype([("time", np.int64), ("node", np.int64)], align=True)
+HEAP = np.dtype([("time", np.int64), ("node", np.int64), ("serial", np.int64)], align=True)
 ADMISSION = np.dtype([("at", np.int64), ("reused", np.int64), ("node", np.int64), ("ordinal", np.int64)], align=True)
 GAP = np.dtype([("value", np.int64), ("count", np.int64)], align=True)
 
@@ -171,6 +188,18 @@ CONFIG = np.dtype(
         ("key_stride", np.int64),
         ("lanes", np.int64),  # 0: every play starts at the origin
         ("macro", np.int64),
+        # Run controls
+        ("controls", np.int64),  # whether plays run as instances in seats
+        ("seat_size", np.int64),
+        ("prep_begin", np.int64),  # first slot of the preparation requests; behind all slots in finite mode
+        ("warmup", np.int64),
+        ("profile", np.int64),
+        ("duration", np.int64),
+        ("grace", np.int64),
+        ("drain", np.int64),
+        ("tree_cap", np.int64),
+        ("global_cap", np.int64),
+        ("key_span", np.int64),  # above every block key of the corpus
     ],
     align=True,
 )
@@ -190,9 +219,67 @@ RUN = np.dtype(
         ("finished", np.int64),  # nodes in a terminal state
         ("in_scan", np.int64),  # the loop stopped inside the start scan
         ("scanned", np.int64),  # the start scan ran at this instant
+        # Run controls
+        ("serial", np.int64),  # requests numbered so far
+        ("instances", np.int64),  # play instances so far
+        ("seats", np.int64),  # seats on the stack of free ones
+        ("noted", np.int64),  # admissions taken note of
+        ("results", np.int64),  # used entries of the logs
+        ("ended", np.int64),
+        ("shifts", np.int64),
+        ("prep_left", np.int64),  # preparation requests that have not ended
+        ("primers_left", np.int64),
+        ("prep_in_flight", np.int64),
+        ("prep_failed", np.int64),  # slot of the first preparation request that failed, or NONE
+        ("profile_start", np.int64),  # NONE before the barrier
+        ("finished_at", np.int64),
+        ("idle_since", np.int64),  # instant of the last terminal request, or the profile's start
+        ("occupied", np.int64),  # lanes that hold a play
+        ("refilled_at", np.int64),  # instant of the last refill, and the refills at that instant
+        ("refills", np.int64),
+        ("first_dispatch", np.int64),
+        ("issued", np.int64),
+        ("never_issued", np.int64),
+        ("canceled", np.int64),
+        ("unsettled", np.int64),
     ],
     align=True,
 )
+
+# Records of the run controls ----------------------------------------------------------------------------------------
+
+# A node of the first play of a lane, by lane and by position in the play.
+KEPT = np.dtype([("historical", np.int64), ("remaining", np.int64)], align=True)
+
+# A preparation request, in the order of lanes. Its slot is `prep_begin` plus its number.
+PREP = np.dtype([("source", np.int64), ("lane", np.int64), ("primer", np.int64), ("settled", np.int64)], align=True)
+
+# A terminal request, on its way out of the run.
+RESULT = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("serial", "source", "instance", "state", "worker", "dispatched", "first_admit", "first_token"),
+            *("second_token", "last_token", "terminal", "generated", "admissions", "first_reused", "last_reused"),
+        )
+    ],
+    align=True,
+)
+
+# A play instance that has ended, or that the run ended with.
+ENDED = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("instance", "source", "lane", "ordinal", "state", "start", "first_dispatch", "last_terminal", "settled"),
+            *("failed_source", "failed_outcome", "expired", "skipped"),
+        )
+    ],
+    align=True,
+)
+
+# Timers moved by an idle cap; an instance of NONE stands for the cap over all plays.
+SHIFT = np.dtype([("at", np.int64), ("instance", np.int64), ("by", np.int64), ("timers", np.int64)], align=True)
 
 
 class Sim(NamedTuple):
@@ -217,6 +304,16 @@ class Sim(NamedTuple):
         Scratch: the prefill part of the pass being scheduled.
     heap : shape (nodes,); feedback : Int64, shape (nodes,)
     admissions, gaps : logs that grow between slices of the run
+    source, source_begin, kept, kept_begin, prep, prep_begin, prep_next, lane_plays, seats
+        Of the run controls (see `instances`): the corpus' own `static` (the same array in finite mode) and the first
+        node of each play in `members`; by lane, what the cut left of its first play; preparation requests by lane, and
+        the next of each; plays that each lane has had; free seats.
+    passes_before : Int64, shape (W,)
+        Passes that each worker had run when the barrier opened.
+    phase_state : Int8, shape (1,)
+    results, ended, shifts : logs of the run controls, drained between slices
+    members : Int64, shape (nodes of the corpus,)
+        Nodes of each source play, ascending.
     """
 
     config: Any
@@ -248,6 +345,21 @@ class Sim(NamedTuple):
     feedback: Any
     admissions: Any
     gaps: Any
+    source: Any
+    source_begin: Any
+    members: Any
+    kept: Any
+    kept_begin: Any
+    prep: Any
+    prep_begin: Any
+    prep_next: Any
+    lane_plays: Any
+    seats: Any
+    passes_before: Any
+    phase_state: Any
+    results: Any
+    ended: Any
+    shifts: Any
 
 
 def records(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> Any:

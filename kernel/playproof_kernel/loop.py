@@ -12,7 +12,7 @@ from typing import Any
 
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import driver, radix, sglang, tables, vllm
+from playproof_kernel import driver, instances, phases, radix, sglang, tables, vllm
 from playproof_kernel.arrays import NONE
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, compiled_entry
@@ -23,7 +23,7 @@ class Stop(IntEnum):
 
     DONE = 0
     SLICE = 1  # call again
-    LOGS = 2  # the logs of admissions or gaps want room
+    LOGS = 2  # a log wants room
     ARENA = 3  # the arena of block tables wants ``run.arena_wanted`` entries
     STALL = 4  # requests remain and nothing is due: a fault of ours
     HORIZON = 5  # the clock ran past its bound
@@ -121,6 +121,8 @@ def _start_passes(sim: Any) -> tuple[int, bool]:
         record = sim.workers[worker]
         if _start_pass(sim, worker):
             changed = True
+            if sim.config[0].controls != 0:
+                instances.note_admissions(sim)
             if record.pass_end == now:
                 _apply_passes(sim, worker, record.macro)
         else:
@@ -134,21 +136,41 @@ def _next_instant(sim: Any) -> int:
         end = sim.workers[worker].pass_end
         if end != NONE and (time == NONE or end < time):
             time = end
+    if sim.config[0].controls != 0:
+        control = phases.next_time(sim)
+        if control != NONE and (time == NONE or control < time):
+            time = control
     return time
+
+
+@compiled
+def _logs_hold(sim: Any) -> bool:
+    """Whether the logs of the run controls can take one more round of this instant."""
+    run, config = sim.run[0], sim.config[0]
+    results = sim.results.shape[0] - run.results >= sim.static.shape[0]
+    ended = sim.ended.shape[0] - run.ended > config.lanes
+    return results and ended and sim.shifts.shape[0] - run.shifts > config.lanes
 
 
 @compiled_entry
 def run(sim: Any, instants: int) -> int:
     """Run until the end, or for `instants` instants, or until a log wants room; returns a `Stop`."""
     state = sim.run[0]
+    controls = sim.config[0].controls != 0
     for _ in range(instants):
         while True:
             changed = False
             if state.in_scan == 0:
+                if controls and not _logs_hold(sim):
+                    return _LOGS
                 changed = _end_passes(sim)
                 if state.feedback > 0:
                     driver.hear(sim)
                     changed = True
+                if controls:
+                    changed = phases.step(sim) or changed
+                    if phases.is_over(sim):
+                        return _DONE
                 changed = _dispatch_due(sim) or changed
                 state.in_scan = 1
             room, started = _start_passes(sim)

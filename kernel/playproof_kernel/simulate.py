@@ -14,16 +14,23 @@ from playproof_kernel.arrays import (
     BRANCH,
     CONFIG,
     COPY,
+    ENDED,
     GAP,
     HEAP,
+    KEPT,
     LIVE,
     NONE,
     PLAY,
+    PREP,
+    RESULT,
     RUN,
+    SHIFT,
+    STATIC,
     WORKER,
     Sim,
     records,
 )
+from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_kernel.ledger import Ledger
@@ -31,6 +38,8 @@ from playproof_kernel.vllm import MAX_VARYING_PASSES
 
 # Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
 SLICE = 100_000
+# Keys of prompt blocks stay below it; those of generated blocks have this bit.
+KEYS_BELOW = GENERATED
 
 
 class ReplayFault(Exception):
@@ -68,6 +77,7 @@ def simulate(
         context=deployment.context_length,
         lanes=load.lanes is not None,
         speedup=load.speedup,
+        play_scope=load.play_scope,
     )
     sim = new_sim(graph, deployment, load)
     driver.start(sim)
@@ -82,29 +92,58 @@ def finish(sim: Sim, progress: Callable[[int, int], None] | None = None) -> Ledg
             progress(int(sim.run[0].finished), len(sim.static))
         if stop == loop.Stop.DONE:
             return _ledger(sim)
-        if stop == loop.Stop.LOGS:
-            sim = _with_larger_logs(sim)
-        elif stop == loop.Stop.ARENA:
-            size = 2 * int(sim.run[0].arena_wanted)
-            sim = sim._replace(arena=_grown(sim.arena, size), spare=np.zeros(size, np.int64))
-        elif stop == loop.Stop.TREE:
-            sim = _with_larger_trees(sim)
-        elif stop == loop.Stop.STALL:
-            raise ReplayFault(f"no event is due but {len(sim.static) - int(sim.run[0].finished)} requests remain")
-        elif stop == loop.Stop.HORIZON:
-            raise ReplayFault("the simulated clock ran past its horizon of 2^62 ns")
+        sim = with_room(sim, stop)
+
+
+def with_room(sim: Sim, stop: int) -> Sim:
+    """Return the arrays with the room that a stopped run wants; one that cannot go on is our fault.
+
+    Raises
+    ------
+    ReplayFault
+    """
+    if stop == loop.Stop.LOGS:
+        return _with_larger_logs(sim)
+    if stop == loop.Stop.ARENA:
+        size = 2 * int(sim.run[0].arena_wanted)
+        return sim._replace(arena=_grown(sim.arena, size), spare=np.zeros(size, np.int64))
+    if stop == loop.Stop.TREE:
+        return _with_larger_trees(sim)
+    if stop == loop.Stop.STALL:
+        raise ReplayFault(f"no event is due but {len(sim.static) - int(sim.run[0].finished)} requests remain")
+    if stop == loop.Stop.HORIZON:
+        raise ReplayFault("the simulated clock ran past its horizon of 2^62 ns")
+    return sim
 
 
 def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) -> Sim:
     """Return the arrays of a run that has not started."""
+    nodes = len(graph.static)
+    if load.play_scope and (len(graph.play_begin) - 1) * graph.key_span > KEYS_BELOW:
+        raise ReplayFault("the plays' namespaces together need more block keys than there are")
+    sim = engine_arrays(graph, deployment, load, nodes)
+    plays = len(graph.play_begin) - 1
+    sim.config.lanes = min(load.lanes or 0, plays)
+    sim.config.prep_begin = nodes
+    return sim._replace(
+        static=graph.static,
+        live=_new_live(nodes),
+        plays=_new_plays(graph),
+        play_state=np.zeros(plays, np.int8),
+        play_nodes=graph.play_nodes,
+        lane_state=np.zeros(max(int(sim.config[0].lanes), 1), np.int8),
+        source=graph.static,
+    )
+
+
+def engine_arrays(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec, nodes: int) -> Sim:
+    """Return the arrays of a run of `nodes` node slots; those of the driver are still empty where they vary by mode."""
     spec = deployment.worker
-    nodes, workers = len(graph.static), deployment.workers
+    workers = deployment.workers
     config = _new_config(spec, nodes)
     config.workers = workers
     config.context = deployment.context_length
     config.key_stride = graph.key_stride
-    lanes = min(load.lanes or 0, len(graph.play_begin) - 1)
-    config.lanes = lanes
     config.macro = load.macro_steps
     sequences = int(config[0].max_sequences)
     # SGLang counts pages; only vLLM keeps copies apart, and tables of them.
@@ -117,16 +156,16 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
     return Sim(
         config=config,
         run=records(1, RUN),
-        static=graph.static,
-        live=_new_live(nodes),
+        static=records(0, STATIC),
+        live=records(0, LIVE),
         node_state=np.zeros(nodes, np.int8),
         request_state=np.zeros(nodes, np.int8),
         edges=graph.edges,
         keys=graph.keys,
-        plays=_new_plays(graph),
-        play_state=np.zeros(len(graph.play_begin) - 1, np.int8),
-        play_nodes=graph.play_nodes,
-        lane_state=np.zeros(max(lanes, 1), np.int8),
+        plays=records(0, PLAY),
+        play_state=np.zeros(0, np.int8),
+        play_nodes=np.zeros(0, np.int64),
+        lane_state=np.zeros(0, np.int8),
         workers=_new_workers(workers, config),
         running=np.zeros((workers, sequences), np.int64),
         copies=_new_copies(workers, copies),
@@ -145,6 +184,21 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         feedback=np.zeros(nodes, np.int64),
         admissions=records(nodes + sequences, ADMISSION),
         gaps=records(gaps, GAP),
+        source=records(0, STATIC),
+        source_begin=np.zeros(1, np.int64),
+        members=np.zeros(0, np.int64),
+        kept=records(0, KEPT),
+        kept_begin=np.zeros(1, np.int64),
+        prep=records(0, PREP),
+        prep_begin=np.zeros(1, np.int64),
+        prep_next=np.zeros(0, np.int64),
+        lane_plays=np.zeros(0, np.int64),
+        seats=np.zeros(0, np.int64),
+        passes_before=np.zeros(workers, np.int64),
+        phase_state=np.zeros(1, np.int8),
+        results=records(0, RESULT),
+        ended=records(0, ENDED),
+        shifts=records(0, SHIFT),
     )
 
 
@@ -177,7 +231,7 @@ def _new_live(nodes: int) -> Any:
 
 def _new_plays(graph: CompiledGraph) -> Any:
     plays = records(len(graph.play_begin) - 1, PLAY)
-    for name in ("start", "first_dispatch", "last_terminal", "settled", "lane", "failed_node"):
+    for name in ("start", "first_dispatch", "last_terminal", "settled", "lane", "failed_node", "failed_outcome"):
         plays[name] = NONE
     plays.node_begin = graph.play_begin[:-1]
     plays.node_end = graph.play_begin[1:]
