@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 from playproof.api import InvalidTrace, Validation, load, replay, run, validate
 from playproof.config import Configuration, read_configuration
-from playproof.deployment import Deployment, FixedTiming, InvalidDeployment, Load, PolynomialTiming
+from playproof.deployment import Deployment, FixedTiming, InvalidDeployment, Load, PolynomialTiming, Profile
 from playproof.report import Report, Trajectories
 
 __version__ = version("playproof")
@@ -26,6 +26,7 @@ __all__ = [
     "InvalidTrace",
     "Load",
     "PolynomialTiming",
+    "Profile",
     "Report",
     "Trajectories",
     "Validation",

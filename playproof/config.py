@@ -18,7 +18,16 @@ import yaml
 from blake3 import blake3
 from playproof_spec.findings import Findings, Where, finding
 
-from playproof.deployment import DEFAULT_BLOCKS, Deployment, FixedTiming, InvalidDeployment, Load, PolynomialTiming
+from playproof.deployment import (
+    DEFAULT_BLOCKS,
+    Deployment,
+    FixedTiming,
+    InvalidDeployment,
+    Load,
+    PolynomialTiming,
+    Profile,
+    lacking,
+)
 from playproof.fields import (
     MAX_BLOCKS_ALL_WORKERS,
     Blocks,
@@ -27,7 +36,10 @@ from playproof.fields import (
     Lanes,
     PassMs,
     Positive,
+    Seconds,
+    Seed,
     Sequences,
+    SomeSeconds,
     Speedup,
     Workers,
     as_written,
@@ -66,10 +78,25 @@ class _Source(_Section, frozen=True, kw_only=True):
     subagent_marker: Marker = "auto"
 
 
+class _Snapshot(_Section, frozen=True, kw_only=True):
+    seed: Seed
+
+
+class _Profile(_Section, frozen=True, kw_only=True):
+    duration_seconds: SomeSeconds = 3600.0
+    response_grace_seconds: Seconds = 30.0
+    cancel_drain_seconds: Seconds = 10.0
+    tree_idle_cap_seconds: SomeSeconds = 300.0
+    global_idle_cap_seconds: SomeSeconds = 10.0
+
+
 class _Load(_Section, frozen=True, kw_only=True):
     type: str = "trace_timestamps"
     speedup: Speedup = 1.0
     agentic_lanes: Lanes | None = None
+    agentic_snapshot: _Snapshot | None = None
+    agentic_warmup: bool = False
+    agentic_profile: _Profile | None = None
     agentic_prefix_scope: str = "corpus"
 
 
@@ -151,9 +178,6 @@ _ORDINARY = "it belongs to ordinary traces; an agentic corpus is offered with ag
 # Keys that other tools or later versions know: refused by name, with what they would bring.
 _LATER: Mapping[str, str] = {
     "traffic.load.concurrency": _ORDINARY,
-    "traffic.load.agentic_snapshot": "snapshots are not supported",
-    "traffic.load.agentic_warmup": "warmup is not supported",
-    "traffic.load.agentic_profile": "profiles are not supported",
     "traffic.stop": "a virtual-time stop belongs to ordinary traces; agentic plays run to their end",
     "engine.kv_transfer": f"KV transfer belongs to prefill/decode, and {_DISAGGREGATION}",
     "engine.speculation": "speculative decoding is not supported",
@@ -174,7 +198,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
         },
     ),
     "traffic.load.type": (("trace_timestamps",), {"concurrency": _ORDINARY}),
-    "traffic.load.agentic_prefix_scope": (("corpus",), {"play": "prefix sharing by play is not supported"}),
+    "traffic.load.agentic_prefix_scope": (("corpus", "play"), {}),
     "engine.mode": (("aggregated",), {"disaggregated": _DISAGGREGATION}),
     "engine.backend": (("vllm", "sglang"), {}),
     "engine.router.policy": (("round_robin",), {"kv_router": "the KV-aware router is not supported"}),
@@ -279,7 +303,46 @@ def _resolve(config: _Config, folder: Path) -> Configuration:
             model=engine.model,
             hardware=engine.hardware,
         ),
-        load=Load(lanes=config.traffic.load.agentic_lanes, speedup=config.traffic.load.speedup),
+        load=_resolve_load(config.traffic.load),
+    )
+
+
+# What the run controls are called in a file.
+_CONTROLS = {
+    "lanes": "traffic.load.agentic_lanes",
+    "snapshot_seed": "traffic.load.agentic_snapshot",
+    "warmup": "traffic.load.agentic_warmup",
+    "profile": "traffic.load.agentic_profile",
+}
+
+
+class _Controls(msgspec.Struct, frozen=True, kw_only=True):
+    """The run controls of a file before they have been checked against one another."""
+
+    lanes: int | None
+    snapshot_seed: int | None
+    warmup: bool
+    profile: _Profile | None
+
+
+def _controls(load: _Load) -> _Controls:
+    return _Controls(
+        lanes=load.agentic_lanes,
+        snapshot_seed=load.agentic_snapshot.seed if load.agentic_snapshot is not None else None,
+        warmup=load.agentic_warmup,
+        profile=load.agentic_profile,
+    )
+
+
+def _resolve_load(load: _Load) -> Load:
+    profile = load.agentic_profile
+    return Load(
+        lanes=load.agentic_lanes,
+        speedup=load.speedup,
+        snapshot_seed=load.agentic_snapshot.seed if load.agentic_snapshot is not None else None,
+        warmup=load.agentic_warmup,
+        profile=Profile(**msgspec.structs.asdict(profile)) if profile is not None else None,
+        prefix_scope="play" if load.agentic_prefix_scope == "play" else "corpus",
     )
 
 
@@ -404,6 +467,11 @@ class _Reader:
         return section
 
     def _value(self, kind: Any, raw: object, field: str) -> Any:
+        sections = [arm for arm in _arms(kind) if isinstance(arm, type) and issubclass(arm, _Section)]
+        if sections and type(None) in get_args(kind):
+            if raw is None:
+                return None
+            kind = sections[0]
         if isinstance(kind, type) and issubclass(kind, _Section):
             section = self.section(kind, raw, field)
             return _BAD if section is None else section
@@ -457,6 +525,10 @@ class _Reader:
         """Check what no single field can show."""
         if isinstance(section, _Timing):
             self._timing(section, path)
+        elif isinstance(section, _Load):
+            for problem in lacking(_controls(section), _CONTROLS):
+                where = self._where(problem.where.field)
+                self.findings.add(msgspec.structs.replace(problem, where=where))
         elif isinstance(section, _Parallelism) and section.attention_data != 1:
             message = "attention data parallelism is not supported"
             field = f"{path}.attention_data"

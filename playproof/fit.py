@@ -50,6 +50,32 @@ def fit(graph: Graph, deployment: Deployment, load: Load) -> Findings:
     return findings
 
 
+def contradictions(graph: Graph, load: Load) -> Findings:
+    """Say where the cuts of a snapshot meet a trace that contradicts itself; nothing without a snapshot.
+
+    Parameters
+    ----------
+    graph : Graph
+    load : Load
+
+    Returns
+    -------
+    Findings
+        An error for each request that the recording started before one that it depends on, with the cut between.
+    """
+    if load.snapshot_seed is None or load.lanes is None:
+        return Findings()
+    # They bring a compiler along, which a validation without a snapshot does not need.
+    from playproof_kernel.snapshot import InvalidSnapshot, plan_snapshots
+    from playproof_spec.digest import graph_digest
+
+    try:
+        plan_snapshots(graph, graph_digest(graph, shift_floors=False), load.lanes, load.snapshot_seed)
+    except InvalidSnapshot as refused:
+        return refused.findings
+    return Findings()
+
+
 def _no_effect(deployment: Deployment, findings: Findings) -> None:
     """Name the scheduler settings that the chosen backend passes over: its own rules know no such budget."""
     backend, foreign = FOREIGN_SETTINGS[deployment.backend]
@@ -81,6 +107,12 @@ def _clock(graph: Graph, deployment: Deployment, load: Load, findings: Findings)
     latest = float(graph.not_before_ms.max(initial=0.0))
     authored = (latest + floors + math.fsum(graph.edge_delay_ms.tolist())) / load.speedup
     served = _passes_ms(graph, deployment)
+    if load.snapshot_seed is not None and load.lanes is not None:
+        # Each play at most once a lane, and the preparation of a lane no longer than its play and ten prompts.
+        served *= 12 * load.lanes
+        if load.profile is not None:
+            profile = load.profile
+            authored += (profile.duration_seconds + profile.response_grace_seconds) * 1000.0
     if authored + served >= HORIZON_MS:
         found = f"up to {authored:.3g} ms of floors and delays and {served:.3g} ms of passes"
         message = "the replay could run past the end of the clock"

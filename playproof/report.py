@@ -112,6 +112,11 @@ class Report:
             self.findings.add(item)
         self.findings.extend(findings or Findings())
 
+    @property
+    def valid(self) -> bool:
+        """Whether the figures mean what they say; only a preparation that failed makes a run invalid."""
+        return True
+
     @cached_property
     def requests(self) -> npt.NDArray[np.void] | None:
         """The requests as a structured array (see `playproof.requests.REQUEST_DTYPE`), None when not captured."""
@@ -134,6 +139,7 @@ class Report:
         return {
             "schema": REPORT_SCHEMA,
             "playproof_version": version("playproof"),
+            "valid": self.valid,
             **self._counts(),
             **self._trajectory_figures(),
             **self._throughput(),
@@ -265,10 +271,8 @@ class Report:
                 "target_model": self.deployment.model,
             },
             "agentic_lanes": self.load.lanes,
-            # A finite replay on aggregated workers without a host tier has none of these, as with the peer.
-            "agentic_snapshots": None,
-            "agentic_phases": None,
-            "agentic_profile": None,
+            **self._controls(),
+            # Without a host tier there are none, as with the peer.
             "g2_domains": None,
             "agentic_play_outcomes": self._outcomes(),
             **{name: fact for name, fact in graph.facts.items() if name.startswith("weka_")},
@@ -285,6 +289,10 @@ class Report:
             },
             "certificate": certificate.to_dict(),
         }
+
+    def _controls(self) -> dict[str, Any]:
+        """Return the evidence of the run controls; a finite replay has none, as with the peer."""
+        return {"agentic_snapshots": None, "agentic_phases": None, "agentic_profile": None}
 
     def _replayed_digest(self) -> str:
         """Return the digest of the graph at the replay's speed, which is the one that the peer reports."""

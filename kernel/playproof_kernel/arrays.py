@@ -308,8 +308,8 @@ class Sim(NamedTuple):
         Of the run controls (see `instances`): the corpus' own `static` (the same array in finite mode) and the first
         node of each play in `members`; by lane, what the cut left of its first play; preparation requests by lane, and
         the next of each; plays that each lane has had; free seats.
-    passes_before : Int64, shape (W,)
-        Passes that each worker had run when the barrier opened.
+    passes_before, prefill_before : Int64, shape (W,)
+        Passes that each worker had run when the barrier opened; its `prefill_tokens` before its latest pass.
     phase_state : Int8, shape (1,)
     results, ended, shifts : logs of the run controls, drained between slices
     members : Int64, shape (nodes of the corpus,)
@@ -356,6 +356,7 @@ class Sim(NamedTuple):
     lane_plays: Any
     seats: Any
     passes_before: Any
+    prefill_before: Any
     phase_state: Any
     results: Any
     ended: Any

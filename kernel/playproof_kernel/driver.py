@@ -21,7 +21,7 @@ from playproof_kernel.jit import compiled, compiled_entry
 from playproof_kernel.timers import drop_dead, next_timer, pop_timer, push_timer
 from playproof_kernel.transitions import LANE_TABLE, NODE_TABLE, PLAY_TABLE, REQUEST_TABLE, advance
 
-__all__ = ["activate", "dispatch", "hear", "next_timer", "occupy", "pop_timer", "prepare", "push_timer", "settle_play", "start"]
+__all__ = ["dispatch", "hear", "next_timer", "pop_timer", "prepare", "push_timer", "settle_play", "start"]
 
 _BLOCKED, _READY = int(NodeState.BLOCKED), int(NodeState.READY)
 _RELEASE, _DISPATCH, _COMPLETE = int(NodeEvent.RELEASE), int(NodeEvent.DISPATCH), int(NodeEvent.COMPLETE)

@@ -1,9 +1,10 @@
 """Play instances under the run controls: seats, identities, and what leaves the run when a play ends.
 
-A source play runs many times. Each time it takes a *seat*: consecutive node slots, as many as the largest play has, whose
-`static` records are copied from the corpus and given the instance's identity (a namespace for its prompt blocks, a number
-for each request). Engines see slots as they see nodes in finite mode. At its end the seat is free for the next instance,
-so that memory does not grow with the plays run; what was observed goes to logs that are drained between slices.
+A source play runs many times. Each time it takes a *seat*: consecutive node slots, as many as the largest play has,
+whose `static` records are copied from the corpus and given the instance's identity (a namespace for its prompt blocks,
+a number for each request). Engines see slots as they see nodes in finite mode. At its end the seat is free for the next
+instance, so that memory does not grow with the plays run; what was observed goes to logs that are drained between
+slices.
 """
 
 from __future__ import annotations

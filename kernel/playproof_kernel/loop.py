@@ -119,6 +119,7 @@ def _start_passes(sim: Any) -> tuple[int, bool]:
         if room != _DONE:
             return room, changed
         record = sim.workers[worker]
+        sim.prefill_before[worker] = record.prefill_tokens
         if _start_pass(sim, worker):
             changed = True
             if sim.config[0].controls != 0:

@@ -235,7 +235,7 @@ def _cancel_all(sim: Any) -> None:
 
     The client is done with them at once. What a running pass holds stays unsettled: the run ends before that pass does.
     """
-    run, config = sim.run[0], sim.config[0]
+    config = sim.config[0]
     for worker in range(config.workers):
         _hold(sim, worker)
     for seat in range(config.lanes):
@@ -283,6 +283,8 @@ def _hold(sim: Any, worker: int) -> None:
             vllm.interrupt(sim, worker)
     if record.pass_end == NONE:
         return
+    # What the pass computes of prompts will never be there.
+    record.prefill_tokens = sim.prefill_before[worker]
     for i in range(record.running):
         _hold_request(sim, sim.running[worker, i])
     node = record.outcome_head

@@ -195,6 +195,7 @@ def engine_arrays(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSp
         lane_plays=np.zeros(0, np.int64),
         seats=np.zeros(0, np.int64),
         passes_before=np.zeros(workers, np.int64),
+        prefill_before=np.zeros(workers, np.int64),
         phase_state=np.zeros(1, np.int8),
         results=records(0, RESULT),
         ended=records(0, ENDED),

@@ -169,7 +169,7 @@ def _delay_ms(graph: Graph, edge: int) -> float:
 
 
 def _event_ms(graph: Graph, node: int, trigger: int) -> float:
-    """Return when the recording fired an edge of a node of the history; one without a recorded end ended as it began."""
+    """Return when the recording fired an edge of a node of history; one without a recorded end ended as it began."""
     start = float(graph.not_before_ms[node])
     took = float(graph.recorded_api_time_ms[node])
     return start if trigger == Trigger.DISPATCH or np.isnan(took) else start + took
@@ -177,10 +177,14 @@ def _event_ms(graph: Graph, node: int, trigger: int) -> float:
 
 def _contradiction(graph: Graph, node: int, source: int, lane: int, time_ms: float, findings: Findings) -> None:
     message = f"lane {lane}: at the cut the request has started, and one that it depends on has not"
-    found = f"{graph.request_ids[source]} starts at {float(graph.not_before_ms[source]):g} ms, the cut is {time_ms:g} ms"
+    found = (
+        f"{graph.request_ids[source]} starts at {float(graph.not_before_ms[source]):g} ms, the cut is {time_ms:g} ms"
+    )
     wanted = f"at most {float(graph.not_before_ms[node]):g} ms"
     findings.add(
-        finding("snapshot-contradiction", message, where=place(graph, node, "not_before_ms"), found=found, wanted=wanted)
+        finding(
+            "snapshot-contradiction", message, where=place(graph, node, "not_before_ms"), found=found, wanted=wanted
+        )
     )
 
 
