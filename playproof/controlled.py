@@ -97,6 +97,9 @@ class ControlledReport(Report):
         """
         if not self.per_request:
             raise ValueError("this report has no per-request results: replay with per_request=True")
+        return self._lines()
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
         ordinals, lanes = self.controlled.plays.ordinal.tolist(), self.controlled.plays.lane.tolist()
         for line in self._captured.dicts():
             instance = line["play_ordinal"]
