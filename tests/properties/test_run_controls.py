@@ -127,9 +127,7 @@ def expected(naive: NaiveControls) -> dict[str, Any]:
             for lane, numbers in enumerate(naive.prep)
             for n in numbers
         ],
-        "plays": [
-            (p.source, p.lane, p.ordinal, p.start_ns, p.first_dispatch_ns, p.last_terminal_ns) for p in plays
-        ],
+        "plays": [(p.source, p.lane, p.ordinal, p.start_ns, p.first_dispatch_ns, p.last_terminal_ns) for p in plays],
         "ends": [(p.state, p.settled_ns, p.expired) for p in plays],
         "failures": [corpus.source[p.failed] if p.failed >= 0 else -1 for p in plays],
         "shifts": naive.shifts,

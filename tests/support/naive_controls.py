@@ -317,7 +317,9 @@ class NaiveControls:
         """Between what is heard and what is dispatched."""
         if self.phase == "preparation":
             running = [number for number in self.in_flight() if self.owner[number] is None]
-            left = [n for lane in self.prep for n in lane if self.requests[n].state in ("blocked", "ready", "dispatched")]
+            left = [
+                n for lane in self.prep for n in lane if self.requests[n].state in ("blocked", "ready", "dispatched")
+            ]
             if self.prep_failed >= 0:
                 if not running:
                     self.phase, self.finished_ns = "invalid", self.now
@@ -440,7 +442,9 @@ def naive_controlled(
             driver.step()
             changed = changed or len(driver.shifts) > shifted
             if driver.grace_is_over() and driver.phase == "grace":
-                driver.cancel({n for w in workers if w.end_ns is not None for n in [*w.running, *(g for g, _ in w.gone)]})
+                driver.cancel(
+                    {n for w in workers if w.end_ns is not None for n in [*w.running, *(g for g, _ in w.gone)]}
+                )
             if driver.phase in ("done", "invalid"):
                 return driver, workers
             while due := driver.due():
@@ -470,4 +474,3 @@ def _start(driver: NaiveControls, workers: list[NaiveWorker]) -> bool:
             pending += started.finish(driver.now)
     driver.hear(pending)
     return changed
-
