@@ -1,7 +1,7 @@
 """Naive twin of the run controls: cuts, lanes, preparation, barrier, deadline, grace, cancellation and idle caps.
 
-Lists and dictionaries, every question asked anew each time it arises, no seat ever reused. Workers are those of `naive`,
-on a corpus in which every request of every play instance stands for itself.
+Lists and dictionaries, every question asked anew each time it arises, no seat ever reused. Workers are those of
+`naive`, on a corpus in which every request of every play instance stands for itself.
 """
 
 from __future__ import annotations

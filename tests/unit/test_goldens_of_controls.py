@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import playproof as pp
+from playproof.cli import main
 
 FOLDER = Path(__file__).resolve().parent.parent / "goldens"
 NAMES = sorted(path.name for path in FOLDER.glob("controls-*"))
@@ -23,7 +25,7 @@ def mismatches(ours: Any, wanted: Any, path: str = "") -> list[str]:
         return [
             line
             for name, value in wanted.items()
-            for line in mismatches(ours[name] if name in ours else "(absent)", value, f"{path}.{name}")
+            for line in mismatches(ours.get(name, "(absent)"), value, f"{path}.{name}")
         ]
     if isinstance(wanted, list):
         if len(ours) != len(wanted):
@@ -46,6 +48,16 @@ def test_every_golden_says_what_it_shows() -> None:
     assert len(NAMES) >= 4
     for name in NAMES:
         assert len((FOLDER / name / "README.md").read_text(encoding="utf-8").strip()) > 200
+
+
+def test_the_pages_commands_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    root = FOLDER.parent.parent
+    monkeypatch.chdir(root)
+    commands = re.findall(r"^`playproof (replay .*)`$", (root / "docs" / "run-controls.md").read_text(), re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        assert main(command.split()) == 0
+        assert json.loads(capsys.readouterr().out)["valid"]
 
 
 def test_the_comparison_sees_differences() -> None:
