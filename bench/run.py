@@ -6,7 +6,7 @@
    worker; peak memory. Each in a process of its own, compiled code cached.
 2. Growth with the corpus: the same plays once, twice and four times.
 3. Growth within a play: one play of 1,000, 2,000 and 4,000 requests, lowered.
-4. Deployments: the corpus on several of them.
+4. Deployments: the corpus on several of them; and an hour of profile, from a warmed snapshot on.
 
 The corpus is looked for beside the project (``../shared/data/weka``, or under ``PLAYPROOF_DATA``) and unpacked into a
 temporary folder; without it only part 3 runs. Absolute times depend on the machine; the ratios are what to watch.
@@ -26,6 +26,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVE = "kv-cache-tester-710traces.tar.xz"
 # A pool and a context that fit the largest request of the corpus.
@@ -39,9 +41,11 @@ CORPUS_GROWTH_MAX = 1.3
 PLAY_GROWTH_MAX = 1.5
 # Other work on the machine only ever adds time, so the best of some runs is the one to compare.
 REPEATS = 3
+# What an hour of profile may take without capture.
+PROFILE_MB = 1536.0
 
 
-def measure(path: str, lanes: int | None, workers: int, replay: bool, engine: Engine) -> dict[str, Any]:
+def measure(path: str, lanes: int | None, workers: int, replay: bool, engine: Engine, profile: bool) -> dict[str, Any]:
     """Load (and replay) in this process and return the figures."""
     import resource
 
@@ -54,12 +58,19 @@ def measure(path: str, lanes: int | None, workers: int, replay: bool, engine: En
         backend=backend, workers=workers, blocks=TOKENS // size, block_size=size, context_length=TOKENS
     )
     load = pp.Load(lanes=lanes)
+    if profile:
+        deployment = msgspec.structs.replace(deployment, timing=pp.PolynomialTiming())
+        load = pp.Load(lanes=lanes, snapshot_seed=42, warmup=True, profile=pp.Profile())
     warm_up(pp, simulate, deployment)
     started = time.perf_counter()
     trace = pp.load(path)
     loaded = time.perf_counter()
     figures: dict[str, Any] = {"requests": trace.graph.node_count, "load_s": loaded - started}
-    if replay:
+    if profile:
+        report = pp.replay(trace, deployment, load, per_request=False).to_dict()
+        figures["replay_s"] = report["wall_time_ms"] / 1000
+        figures |= {name: report[name] for name in ("num_requests", "total_trajectories", "forward_passes")}
+    elif replay:
         ledger = simulate(trace, deployment.to_spec(), load.to_spec())
         figures["replay_s"] = time.perf_counter() - loaded
         report = pp.Report(trace, ledger, deployment, load).to_dict()
@@ -75,10 +86,16 @@ def warm_up(pp: Any, simulate: Any, deployment: Any) -> None:
 
 
 def in_a_process(
-    path: Path, lanes: int | None = 32, workers: int = 1, replay: bool = True, engine: Engine = VLLM
+    path: Path,
+    lanes: int | None = 32,
+    workers: int = 1,
+    replay: bool = True,
+    engine: Engine = VLLM,
+    profile: bool = False,
 ) -> dict[str, Any]:
     """Measure in a fresh process, since peak memory is a process's."""
-    call = json.dumps({"path": str(path), "lanes": lanes, "workers": workers, "replay": replay, "engine": engine})
+    what = {"lanes": lanes, "workers": workers, "replay": replay, "engine": engine, "profile": profile}
+    call = json.dumps({"path": str(path), **what})
     result = subprocess.run([sys.executable, __file__, "--measure", call], capture_output=True, text=True, check=False)
     if result.returncode != 0:
         sys.exit(f"a benchmark process failed:\n{result.stderr}")
@@ -229,6 +246,22 @@ def show_deployments(corpus: Path, limits: Limits) -> None:
     print()
 
 
+def show_profiles(corpus: Path, limits: Limits) -> None:
+    """An hour of profile from a warmed snapshot on."""
+    print("Profiles (one hour, 32 lanes, snapshot and warmup, polynomial timing, no capture)")
+    print("  engine  block  workers    plays  requests    forward passes    replay s    peak MB")
+    for engine, workers in ((VLLM, 1), (VLLM, 8), (("sglang", 1), 4)):
+        figures = in_a_process(corpus, 32, workers, engine=engine, profile=True)
+        what = f"memory of a profile on {engine[0]}, {workers} workers"
+        plays, requests = figures["total_trajectories"], figures["num_requests"]
+        print(
+            f"  {engine[0]:6}  {engine[1]:5}  {workers:7}  {plays:7,}  {requests:8,}"
+            f"  {figures['forward_passes']:16,}  {figures['replay_s']:10.2f}  {figures['peak_mb']:9.0f}"
+            f"   {limits.check(what, figures['peak_mb'], PROFILE_MB)}"
+        )
+    print()
+
+
 def show_corpus(corpus: Path, limits: Limits) -> None:
     runs = [in_a_process(corpus) for _ in range(REPEATS)]
     print(
@@ -261,6 +294,7 @@ def main() -> None:
             show_growth_with_the_corpus(corpus, scratch, limits)
             if not arguments.quick:
                 show_deployments(corpus, limits)
+                show_profiles(corpus, limits)
             show_corpus(corpus, limits)
     if limits.broken:
         sys.exit("Not kept:\n  " + "\n  ".join(limits.broken))

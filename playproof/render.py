@@ -142,7 +142,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         table.add_row(title, *(_duration(cell) for cell in cells))
     rows = (
         ("plays completed", f"{report['completed_trajectories']:,} of {report['total_trajectories']:,}"),
-        ("requests completed", f"{report['completed_requests']:,} of {report['agentic_graph']['node_count']:,}"),
+        ("requests completed", f"{report['completed_requests']:,} of {_requests(report):,}"),
         ("rejected, failed, skipped", _counts(report, "rejected_requests", "failed_requests", "skipped_requests")),
         ("simulated time", f"{report['duration_ms'] / 1000:,.3f} s"),
         ("output throughput", _rate(report["output_throughput_tok_s"])),
@@ -153,6 +153,12 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
     for name, value in rows:
         console.print(Text(f"{name:<27}{value}"))
     console.print(table)
+
+
+def _requests(report: Mapping[str, Any]) -> int:
+    """Return how many requests there were to complete: all of the corpus, or under run controls those issued."""
+    finite = report["agentic_snapshots"] is None
+    return int(report["agentic_graph"]["node_count"] if finite else report["num_requests"])
 
 
 def _counts(report: Mapping[str, Any], *names: str) -> str:

@@ -242,6 +242,7 @@ RUN = np.dtype(
         ("never_issued", np.int64),
         ("canceled", np.int64),
         ("unsettled", np.int64),
+        ("no_identity", np.int64),  # a lane stopped for want of namespaces or numbers
     ],
     align=True,
 )

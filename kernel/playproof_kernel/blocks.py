@@ -28,6 +28,7 @@ _IDLE = int(BlockState.CACHED_IDLE)
 # Keys of generated blocks: this bit, the request's number, the block's number. Prompt keys stay below it.
 GENERATED = 1 << 62
 _NUMBER_BITS = 31
+SERIALS_BELOW = 1 << 31
 
 
 @compiled

@@ -34,15 +34,14 @@ from playproof_kernel.arrays import (
     Sim,
     records,
 )
+from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.deployment import DeploymentSpec, LoadSpec
 from playproof_kernel.ledger import Float64, Int64
-from playproof_kernel.simulate import KEYS_BELOW, SLICE, ReplayFault, engine_arrays, with_room
+from playproof_kernel.simulate import SLICE, ReplayFault, engine_arrays, with_room
 from playproof_kernel.snapshot import Cut, plan_snapshots
 from playproof_kernel.vllm import MAX_VARYING_PASSES
 
-# Numbers of requests share a block key with the number of a block.
-SERIALS_BELOW = 1 << 31
 # Entries of the logs beyond what one round of the loop may need.
 RESULTS_SPARE, PLAYS_SPARE = 1 << 14, 1 << 10
 
@@ -186,9 +185,10 @@ def simulate_controlled(
         drain.take(sim)
         if progress is not None:
             progress(*_progress(sim))
+        if sim.run[0].no_identity:
+            raise ReplayFault("the profile ran out of cache identities")
         if stop == loop.Stop.DONE:
             return _ledger(sim, cuts, drain)
-        _check_identities(sim)
         if stop != loop.Stop.LOGS or _gaps_short(sim):
             sim = with_room(sim, stop)
 
@@ -208,6 +208,8 @@ def start_controlled(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -
         speedup=load.speedup,
     )
     sim = _new_controlled(graph, compiled, deployment, load, cuts)
+    if load.lanes * compiled.key_span > GENERATED:
+        raise ReplayFault("the lanes' namespaces together need more block keys than there are")
     phases.start(sim)
     return sim, cuts
 
@@ -345,13 +347,6 @@ def _progress(sim: Sim) -> tuple[int, int]:
     if run.profile_start < 0:
         return 0, int(config.duration // 10**9)
     return int((run.now - run.profile_start) // 10**9), int(config.duration // 10**9)
-
-
-def _check_identities(sim: Sim) -> None:
-    """Stop long before namespaces or numbers run out: a slice of the run uses but a fraction of them."""
-    namespaces = (int(sim.lane_plays.max()) + SLICE) * len(sim.lane_plays)
-    if namespaces * int(sim.config[0].key_span) > KEYS_BELOW or int(sim.run[0].serial) > SERIALS_BELOW // 2:
-        raise ReplayFault("the profile ran out of cache identities")
 
 
 def _gaps_short(sim: Sim) -> bool:

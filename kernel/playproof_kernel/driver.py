@@ -94,6 +94,9 @@ def _refill(sim: Any, lane: int) -> None:
         run.refills = 0
     if config.profile != 0 and run.now >= run.profile_start + config.duration:
         advance(LANE_TABLE, sim.lane_state, lane, _LANE_DEADLINE)
+    elif not instances.has_identity(sim, lane, sim.lane_plays[lane]):
+        run.no_identity = 1
+        advance(LANE_TABLE, sim.lane_state, lane, _EXHAUSTED)
     elif config.profile != 0 and run.refills < plays + config.lanes:
         run.refills += 1
         advance(LANE_TABLE, sim.lane_state, lane, _ADMIT)

@@ -14,6 +14,7 @@ from typing import Any
 from playproof_spec.machines import NodeEvent, NodeState, PlayEvent
 
 from playproof_kernel.arrays import NONE
+from playproof_kernel.blocks import GENERATED, SERIALS_BELOW
 from playproof_kernel.jit import compiled
 from playproof_kernel.timers import push_timer
 from playproof_kernel.transitions import NODE_TABLE, PLAY_TABLE, REQUEST_TABLE, advance, renew
@@ -59,6 +60,15 @@ def namespace(sim: Any, lane: int, ordinal: int) -> int:
     """Return what is added to the block keys of play `ordinal` of `lane`: no other instance has it (obligation M6)."""
     config = sim.config[0]
     return int((ordinal * config.lanes + lane) * config.key_span)
+
+
+@compiled
+def has_identity(sim: Any, lane: int, ordinal: int) -> bool:
+    """Whether play `ordinal` of `lane` can have block keys below those of generated blocks, and request numbers."""
+    config = sim.config[0]
+    # In floats, since the product could overflow; half of what there is makes up for their rounding.
+    spaces = float(ordinal * config.lanes + lane + 1) * float(config.key_span)
+    return bool(spaces < float(GENERATED // 2) and sim.run[0].serial + config.seat_size < SERIALS_BELOW)
 
 
 @compiled

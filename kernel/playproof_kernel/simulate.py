@@ -38,8 +38,6 @@ from playproof_kernel.vllm import MAX_VARYING_PASSES
 
 # Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
 SLICE = 100_000
-# Keys of prompt blocks stay below it; those of generated blocks have this bit.
-KEYS_BELOW = GENERATED
 
 
 class ReplayFault(Exception):
@@ -67,8 +65,12 @@ def simulate(
     ------
     ReplayFault
         When the run cannot go on; no input that was proven may bring that about.
+    ValueError
+        When the load has a snapshot, warmup or profile.
     """
     load = load or LoadSpec()
+    if load.snapshot_seed is not None or load.warmup or load.profile is not None:
+        raise ValueError("run controls are simulated by simulate_controlled")
     worker = deployment.worker
     graph = compile_graph(
         proven.graph,
@@ -119,7 +121,7 @@ def with_room(sim: Sim, stop: int) -> Sim:
 def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) -> Sim:
     """Return the arrays of a run that has not started."""
     nodes = len(graph.static)
-    if load.play_scope and (len(graph.play_begin) - 1) * graph.key_span > KEYS_BELOW:
+    if load.play_scope and (len(graph.play_begin) - 1) * graph.key_span > GENERATED:
         raise ReplayFault("the plays' namespaces together need more block keys than there are")
     sim = engine_arrays(graph, deployment, load, nodes)
     plays = len(graph.play_begin) - 1

@@ -8,6 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from playproof_kernel import loop, simulate, simulate_controlled
+from playproof_kernel.blocks import GENERATED
+from playproof_kernel.controlled import start_controlled
+from playproof_kernel.simulate import SLICE
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.sketch import sketch
 
@@ -311,3 +315,25 @@ def test_a_trace_that_contradicts_itself_is_refused(tmp_path: Path, capsys: pyte
 
 def made_path(config: Path) -> str:
     return str(config.parent / "trace.jsonl")
+
+
+# Identities ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_profile_stops_before_identities_run_out(proven: ProvenGraph) -> None:
+    """With a tenth of all keys a namespace, a few plays use up what there is; no key is ever used twice."""
+    spec = DEPLOYMENT.to_spec()
+    sim, _ = start_controlled(proven.graph, spec, PROFILED.to_spec())
+    sim.config.key_span = GENERATED // 10
+    while loop.run(sim, SLICE) != loop.Stop.DONE:
+        pass
+    assert int(sim.run[0].no_identity) == 1
+    assert 3 < int(sim.run[0].instances) < 10
+    assert int(sim.static.space.max()) < GENERATED
+
+
+def test_the_finite_door_refuses_run_controls(proven: ProvenGraph) -> None:
+    with pytest.raises(ValueError, match="simulate_controlled"):
+        simulate(proven, DEPLOYMENT.to_spec(), PROFILED.to_spec())
+    with pytest.raises(ValueError, match="snapshot seed"):
+        simulate_controlled(proven, DEPLOYMENT.to_spec(), pp.Load(lanes=1).to_spec())
