@@ -64,6 +64,7 @@ def new_tree(prompts: list[list[int]]) -> Tree:
             else:
                 runs.append([key, 1, page])
         static[number].key_end = len(runs)
+    static.source = static.serial = np.arange(len(static))
     keys, config, worker = records(len(runs), KEYS), records(1, CONFIG), records(1, WORKER)
     for at, (first, count, begin) in enumerate(runs):
         keys[at].first, keys[at].count, keys[at].begin = first, count, begin
@@ -73,7 +74,7 @@ def new_tree(prompts: list[list[int]]) -> Tree:
     worker.tree_spare = NONE
     nodes = records(CAPACITY, BRANCH)
     nodes[0].place = NONE
-    return Tree(nodes, np.full(16, NONE, np.int64), np.zeros(CAPACITY, np.int64), worker, static, keys, config)
+    return Tree(nodes, np.full(16, NONE, np.int64), np.zeros(CAPACITY, np.int64), worker, static, static, keys, config)
 
 
 class Holder:
