@@ -295,6 +295,9 @@ class NaiveDisagg:
 
     def attempt(self, destination: Destination) -> bool:
         """Try the first pending destination of an idle worker, and say whether it has its place now."""
+        first = destination.pending[0] if destination.pending else None
+        if first is not None and self.driver.requests[first].state == "canceled":
+            return False  # it is cleaned up in a moment
         reserved = destination.try_reserve()
         if reserved is None:
             return False
