@@ -17,6 +17,7 @@ import msgspec
 import yaml
 from blake3 import blake3
 from playproof_spec.findings import Finding, Findings, Where, finding
+from playproof_spec.graph import FORMATS
 
 from playproof.deployment import (
     DEFAULT_BLOCKS,
@@ -58,17 +59,7 @@ MAX_CONFIG_VALUES = 10_000
 Basis = Literal["auto", "relative", "absolute"]
 Marker = Literal["auto", "spawn", "completion"]
 
-READERS = (
-    "auto",
-    "agentic_mooncake",
-    "weka",
-    "claude",
-    "codex",
-    "dynamo",
-    "mooncake",
-    "mooncake-delta",
-    "applied_compute_agentic",
-)
+READERS = ("auto", *FORMATS)
 
 # What runs where no configuration is given: the defaults of `Deployment`.
 DEFAULT_CONFIGURATION = f"""

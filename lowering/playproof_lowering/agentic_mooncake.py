@@ -19,7 +19,7 @@ from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.names import repeated_name
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.runs import OK, RunBuffer, renumber
-from playproof_lowering.source import Reading, SourceError, SourceFile
+from playproof_lowering.source import Reading, SourceFile, read_through
 from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, hash_ids_problem, nearest, report
 
 __all__ = ["SCHEMA", "VERSION", "read_agentic_mooncake"]
@@ -115,15 +115,9 @@ def read_agentic_mooncake(
         can be listed too.
     """
     reader = _Reader(files, findings, block_size, strict)
-    digests = []
-    for file in files:
-        reading = Reading(file, on_bytes)
-        try:
-            reader.read(reading)
-        except SourceError as error:
-            findings.add(error.item)
-            reader.incomplete = True
-        digests.append((file.relative, reading.digest))
+    digests = [read_through(file, reader.read, findings, on_bytes) for file in files]
+    if not all(digest for _, digest in digests):
+        reader.incomplete = True
     facts["input_digest"] = corpus_digest(digests)
     return reader.finish(facts)
 

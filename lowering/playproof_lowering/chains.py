@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Int64
 
 from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.runs import append_private
 
-__all__ = ["MAX_BLOCKS", "BlockIds", "PrefixChain", "PromptBlocks", "Runs"]
+__all__ = ["MAX_BLOCKS", "BlockIds", "PrefixChain", "PromptBlocks", "Runs", "too_many_blocks"]
 
 Runs = list[tuple[int, int]]
 """Hash ids as (first, count)."""
@@ -41,6 +42,16 @@ class BlockIds:
         first = self.used
         self.used += count
         return first
+
+
+def too_many_blocks(declared: int, where: Where, findings: Findings) -> bool:
+    """Refuse a corpus that declares more blocks than any real one; tell whether it does."""
+    if declared <= MAX_BLOCKS:
+        return False
+    message = f"the corpus declares {declared} blocks"
+    wanted = f"at most {MAX_BLOCKS} blocks in a corpus"
+    findings.add(finding("length-out-of-bounds", message, where=where, found=declared, wanted=wanted))
+    return True
 
 
 class PrefixChain:

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph, Relation, Source
 
-from playproof_lowering.builder import GraphBuilder
-from playproof_lowering.chains import MAX_BLOCKS, BlockIds, PrefixChain, PromptBlocks, Runs
+from playproof_lowering.chains import BlockIds, PrefixChain, Runs, too_many_blocks
 from playproof_lowering.claude_records import MAIN, AgentResult, FileLog, Meta, RecordedCall, Scope, read_file
 from playproof_lowering.provenance import corpus_digest
-from playproof_lowering.source import Reading, SourceError, SourceFile
-from playproof_lowering.turns import Turn, after, circular, emit, sequence, spawn
+from playproof_lowering.source import SourceFile, read_through
+from playproof_lowering.turns import Corpus, Turn, after, circular, clock_went_back, sequence, spawn
 
 __all__ = ["DEFAULT_BLOCK_SIZE", "read_claude"]
 
@@ -120,14 +120,10 @@ def read_claude(
     metas: list[Meta] = []
     digests = []
     for file in files:
-        reading = Reading(file, on_bytes)
         log = FileLog(file.shown)
-        try:
-            read_file(reading, findings, log, metas)
-        except SourceError as error:
-            findings.add(error.item)
-        digests.append((file.relative, reading.digest))
         logs.append(log)
+        read = partial(read_file, findings=findings, log=log, metas=metas)
+        digests.append(read_through(file, read, findings, on_bytes))
     size = block_size or DEFAULT_BLOCK_SIZE
     lowering = _Lowering(_sessions(logs), metas, findings, size, Where(file=files[0].shown))
     for log in logs:
@@ -246,47 +242,30 @@ class _Lowering:
         counts["clock_went_back"] += log.went_back
         counts["calls_without_usage"] += log.without_usage
         if log.went_back:
-            message = f"{log.went_back} instants lie before what they follow"
-            where = Where(file=log.file, line=log.went_back_line)
-            self._findings.add(finding("clock-went-back", message, where=where, found=log.went_back))
+            self._findings.add(clock_went_back(log.file, log.went_back_line, log.went_back))
         if log.without_usage:
             message = f"{log.without_usage} records of calls have no token counts and are left out"
             where = Where(file=log.file, line=log.without_usage_line)
             self._findings.add(finding("call-without-usage", message, where=where, found=log.without_usage))
 
     def finish(self, source: Source, facts: dict[str, object]) -> Graph | None:
-        builder = GraphBuilder(self._block_size)
+        corpus = Corpus(self._block_size)
         for session in self._sessions:
             self._make_turns(session)
-        blocks = PromptBlocks()
-        handles: dict[str, int] = {}
         for session in sorted(self._sessions, key=_first_ns):
             turns = self._link(session)
             if turns:
-                emit(builder, blocks, session.name, turns, handles)
+                corpus.play(session.name, turns)
             else:
                 where = Where(file=session.file, ids=(session.name,))
                 self._findings.add(finding("session-empty", "no call of this session counts here", where=where))
-        counts = self._counts
-        counts["plays"] = builder.play_count
-        counts["requests"] = builder.node_count
         facts["input_kind"] = "agentic"
-        facts["claude_counts"] = dict(sorted(counts.items()))
-        if builder.node_count == 0:
-            if not self._findings.errors:
-                self._findings.add(
-                    finding("corpus-without-calls", "no file has an LLM call", where=self._where, found="none")
-                )
+        corpus.tell(facts, "claude_counts", self._counts)
+        if not corpus.holds_calls("no file has an LLM call", self._where, self._findings):
             return None
-        if self._ids.used > MAX_BLOCKS:
-            message = f"the corpus declares {self._ids.used} blocks"
-            wanted = f"at most {MAX_BLOCKS} blocks in a corpus"
-            self._findings.add(
-                finding("length-out-of-bounds", message, where=self._where, found=self._ids.used, wanted=wanted)
-            )
+        if too_many_blocks(self._ids.used, self._where, self._findings):
             return None
-        blocks.assign(builder, self._ids.used)
-        return builder.finish(source, facts)
+        return corpus.finish(source, facts, self._ids.used)
 
     def _make_turns(self, session: _Session) -> None:
         """Make turns of the session's own calls; those that another session owns only lend their prompts."""

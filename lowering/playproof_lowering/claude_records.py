@@ -17,7 +17,7 @@ from playproof_spec.graph import MAX_TOKENS
 from playproof_lowering.identity import namespace
 from playproof_lowering.names import repeated_name
 from playproof_lowering.source import Reading
-from playproof_lowering.turns import instant_ns
+from playproof_lowering.turns import recorded_ns
 from playproof_lowering.wire import DecodeErrors, Problem, decoded, report
 
 __all__ = ["MAIN", "AgentResult", "FileLog", "Meta", "RecordedCall", "Scope", "Usage", "read_file"]
@@ -276,22 +276,14 @@ class _FileReader:
         self._sidechains: dict[str, str] = {}
         self._versions: dict[str | None, bool] = {}
         self._sessions: dict[str, None] = {}
-        self._records = 0
 
     def read(self) -> None:
         shown = self._log.file
         try:
-            if not self._reading.file.lines:
-                self._records = 1
-                self._record(self._reading.whole(), Where(file=shown))
-            else:
-                for line, record in self._reading.records():
-                    self._records += 1
-                    self._record(record, Where(file=shown, line=line))
+            for where, record in self._reading.placed():
+                self._record(record, where)
         finally:
             self._log.session = self._file_session()
-        if self._records == 0:
-            self._findings.add(finding("file-empty", "the file has blank lines only", where=Where(file=shown)))
         others = [name for name in self._log.scopes if name != f"agent:{self._named_agent}"]
         if self._named_agent and others:
             self._findings.add(
@@ -394,12 +386,8 @@ class _FileReader:
                 self._log.duplicates += 1
                 return
             self._seen.add(key)
-        at_ns = None if record.timestamp is None else instant_ns(record.timestamp)
+        at_ns = recorded_ns(record.timestamp, f"{prefix}.timestamp".lstrip("."), where, self._findings)
         if at_ns is None:
-            code = "field-missing" if record.timestamp is None else "time-unreadable"
-            path = f"{prefix}.timestamp".lstrip(".")
-            problem = Problem(code, path, "no instant can be read", record.timestamp or "nothing", "ISO 8601")
-            report(self._findings, [problem], where)
             return
         scope = self._scope(name, record)
         if record.type == "assistant":

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph, Relation, Source
 
-from playproof_lowering.builder import GraphBuilder
-from playproof_lowering.chains import MAX_BLOCKS, BlockIds, PrefixChain, PromptBlocks
+from playproof_lowering.chains import BlockIds, PrefixChain, too_many_blocks
 from playproof_lowering.codex_records import RolloutLog, read_rollout
 from playproof_lowering.provenance import corpus_digest
-from playproof_lowering.source import Reading, SourceError, SourceFile
-from playproof_lowering.turns import Turn, after, circular, emit, sequence, spawn
+from playproof_lowering.source import SourceFile, read_through
+from playproof_lowering.turns import Corpus, Turn, after, circular, clock_went_back, sequence, spawn
 
 __all__ = ["DEFAULT_BLOCK_SIZE", "read_codex"]
 
@@ -54,13 +54,8 @@ def read_codex(
     digests = []
     counts: Counter[str] = Counter()
     for file in files:
-        reading = Reading(file, on_bytes)
         log = RolloutLog(file.shown)
-        try:
-            read_rollout(reading, findings, log)
-        except SourceError as error:
-            findings.add(error.item)
-        digests.append((file.relative, reading.digest))
+        digests.append(read_through(file, partial(read_rollout, findings=findings, log=log), findings, on_bytes))
         _count(log, counts, findings)
         first = logs.setdefault(log.thread, log)
         if first is not log:
@@ -80,9 +75,7 @@ def _count(log: RolloutLog, counts: Counter[str], findings: Findings) -> None:
     counts["spawns_failed"] += log.spawn_calls - len(log.spawned)
     counts["clock_went_back"] += log.went_back
     if log.went_back:
-        where = Where(file=log.file, line=log.went_back_line)
-        message = f"{log.went_back} instants lie before what they follow"
-        findings.add(finding("clock-went-back", message, where=where, found=log.went_back))
+        findings.add(clock_went_back(log.file, log.went_back_line, log.went_back))
 
 
 @dataclass(slots=True, eq=False)
@@ -141,34 +134,19 @@ class _Lowering:
                 self._threads[wanted].children.append(self._threads[name])
 
     def finish(self, source: Source, facts: dict[str, object]) -> Graph | None:
-        builder = GraphBuilder(self._block_size)
-        blocks = PromptBlocks()
-        handles: dict[str, int] = {}
+        corpus = Corpus(self._block_size)
         roots = sorted((t for t in self._threads.values() if t.parent is None), key=lambda t: t.order)
         for root in roots:
             turns = self._play(root)
             if turns:
-                emit(builder, blocks, root.log.thread, turns, handles)
-        counts = self._counts
-        counts["plays"] = builder.play_count
-        counts["requests"] = builder.node_count
+                corpus.play(root.log.thread, turns)
         facts["input_kind"] = "agentic"
-        facts["codex_counts"] = dict(sorted(counts.items()))
-        if builder.node_count == 0:
-            if not self._findings.errors:
-                self._findings.add(
-                    finding("corpus-without-calls", "no file has an LLM call", where=self._where, found="none")
-                )
+        corpus.tell(facts, "codex_counts", self._counts)
+        if not corpus.holds_calls("no file has an LLM call", self._where, self._findings):
             return None
-        if self._ids.used > MAX_BLOCKS:
-            message = f"the corpus declares {self._ids.used} blocks"
-            wanted = f"at most {MAX_BLOCKS} blocks in a corpus"
-            self._findings.add(
-                finding("length-out-of-bounds", message, where=self._where, found=self._ids.used, wanted=wanted)
-            )
+        if too_many_blocks(self._ids.used, self._where, self._findings):
             return None
-        blocks.assign(builder, self._ids.used)
-        return builder.finish(source, facts)
+        return corpus.finish(source, facts, self._ids.used)
 
     def _play(self, root: _Thread) -> list[Turn]:
         """Return the turns of one play in document order: each thread before those that it spawned."""

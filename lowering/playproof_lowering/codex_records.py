@@ -13,7 +13,7 @@ from playproof_spec.graph import MAX_TOKENS
 from playproof_lowering.identity import namespace
 from playproof_lowering.names import repeated_name
 from playproof_lowering.source import Reading
-from playproof_lowering.turns import instant_ns
+from playproof_lowering.turns import recorded_ns
 from playproof_lowering.wire import DecodeErrors, Problem, decoded, report
 
 __all__ = ["RolloutCall", "RolloutLog", "read_rollout"]
@@ -207,19 +207,11 @@ class _RolloutReader:
 
     def read(self) -> None:
         log = self._log
-        records = 0
         try:
-            if self._reading.file.lines:
-                for line, record in self._reading.records():
-                    records += 1
-                    self._record(record, Where(file=log.file, line=line))
-            else:
-                records += 1
-                self._record(self._reading.whole(), Where(file=log.file))
+            for where, record in self._reading.placed():
+                self._record(record, where)
         finally:
             log.thread = log.thread or self._named or namespace(self._reading.file)
-        if records == 0:
-            self._findings.add(finding("file-empty", "the file has blank lines only", where=Where(file=log.file)))
         if self._replaying:
             message = "it begins with another thread's records, and nothing shows where its own begin"
             where = Where(file=log.file, ids=(log.thread,))
@@ -247,12 +239,10 @@ class _RolloutReader:
             self._timed(line, where)
 
     def _timed(self, line: _Line, where: Where) -> None:
-        at_ns = None if line.timestamp is None else instant_ns(line.timestamp)
+        at_ns = recorded_ns(line.timestamp, "timestamp", where, self._findings)
         if at_ns is None:
-            code = "field-missing" if line.timestamp is None else "time-unreadable"
-            problem = Problem(code, "timestamp", "no instant can be read", line.timestamp or "nothing", "ISO 8601")
-            report(self._findings, [problem], where)
-        elif line.type == "event_msg":
+            return
+        if line.type == "event_msg":
             event = decoded(_EVENT, line.payload, where, self._findings, "payload", EVENTS)
             if event is not None:
                 self._event(event, at_ns, where)

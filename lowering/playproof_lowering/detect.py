@@ -7,18 +7,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["FORMATS", "HEAD_BYTES", "detect"]
-
-FORMATS: Final = (
-    "agentic_mooncake",
-    "weka",
-    "claude",
-    "codex",
-    "dynamo",
-    "mooncake",
-    "mooncake-delta",
-    "applied_compute_agentic",
-)
+__all__ = ["HEAD_BYTES", "detect"]
 
 HEAD_BYTES: Final = 4096
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]|[^"{}\[\]]+')

@@ -17,12 +17,10 @@ from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph, Relation, Source
 from playproof_spec.units import NS_PER_MS
 
-from playproof_lowering.builder import GraphBuilder
-from playproof_lowering.chains import PromptBlocks
 from playproof_lowering.dynamo_rows import AgentTool, DynamoRows, Session
 from playproof_lowering.provenance import corpus_digest
-from playproof_lowering.source import Reading, SourceError, SourceFile
-from playproof_lowering.turns import Turn, after, circular, emit, sequence, spawn
+from playproof_lowering.source import SourceFile, read_through
+from playproof_lowering.turns import Corpus, Turn, after, circular, sequence, spawn
 
 __all__ = ["read_dynamo"]
 
@@ -58,49 +56,27 @@ def read_dynamo(
         None when there is no sound request.
     """
     rows = DynamoRows(findings, block_size)
-    digests = []
-    for file in files:
-        reading = Reading(file, on_bytes)
-        try:
-            rows.read(reading)
-        except SourceError as error:
-            findings.add(error.item)
-        digests.append((file.relative, reading.digest))
+    digests = [read_through(file, rows.read, findings, on_bytes) for file in files]
     rows.check_contexts()
     facts["input_digest"] = corpus_digest(digests)
     facts["input_kind"] = "agentic" if rows.agentic else "ordinary"
-    builder = GraphBuilder(rows.block_size)
-    blocks = PromptBlocks()
-    handles: dict[str, int] = {}
-    counts = rows.counts
+    corpus = Corpus(rows.block_size)
     if rows.agentic:
         for play_id, turns in _Plays(rows, findings).lower():
-            emit(builder, blocks, play_id, turns, handles)
+            corpus.play(play_id, turns)
     else:
-        _emit_ordinary(builder, blocks, rows.turns(), handles)
-    counts["plays"] = builder.play_count
-    counts["requests"] = builder.node_count
-    facts["dynamo_counts"] = dict(sorted(counts.items()))
-    if builder.node_count == 0:
-        if not findings.errors:
-            findings.add(
-                finding(
-                    "corpus-without-calls",
-                    "no row is a finished request",
-                    where=Where(file=files[0].shown),
-                    found="none",
-                )
-            )
+        _add_ordinary(corpus, rows.turns())
+    corpus.tell(facts, "dynamo_counts", rows.counts)
+    if not corpus.holds_calls("no row is a finished request", Where(file=files[0].shown), findings):
         return None
-    blocks.assign(builder, rows.ids.used)
-    return builder.finish(Source("dynamo", corpus_digest(digests)), facts)
+    return corpus.finish(Source("dynamo", corpus_digest(digests)), facts, rows.ids.used)
 
 
-def _emit_ordinary(builder: GraphBuilder, blocks: PromptBlocks, turns: list[Turn], handles: dict[str, int]) -> None:
+def _add_ordinary(corpus: Corpus, turns: list[Turn]) -> None:
     """Add independent requests, each a play of one, on one clock that starts with the first of them."""
     origin_ns = min((turn.start_ns for turn in turns), default=0)
     for turn in sorted(turns, key=_by_time):
-        emit(builder, blocks, turn.request_id, [turn], handles, origin_ns)
+        corpus.play(turn.request_id, [turn], origin_ns)
 
 
 def _by_time(turn: Turn) -> tuple[int, int, str]:

@@ -173,16 +173,8 @@ class DynamoRows:
         SourceError
             When the file cannot be read on.
         """
-        shown = reading.file.shown
-        if not reading.file.lines:
-            self._record(reading.whole(), Where(file=shown))
-            return
-        records = 0
-        for line, record in reading.records():
-            records += 1
-            self._record(record, Where(file=shown, line=line))
-        if records == 0:
-            self._findings.add(finding("file-empty", "the file has blank lines only", where=Where(file=shown)))
+        for where, record in reading.placed():
+            self._record(record, where)
 
     def _record(self, data: bytes, where: Where) -> None:
         row = decoded(_ROW, data, where, self._findings)

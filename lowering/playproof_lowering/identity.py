@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+
+from playproof_spec.findings import Findings, Where, finding
 
 from playproof_lowering.source import COMPRESSIONS, TRACE_SUFFIXES, SourceFile
 
-__all__ = ["collisions", "namespace"]
+__all__ = ["namespace", "without_collisions"]
 
 
 def namespace(file: SourceFile, line: int = 0) -> str:
@@ -23,13 +25,16 @@ def namespace(file: SourceFile, line: int = 0) -> str:
     return f"{name}:{line}" if line else name
 
 
-def collisions(files: Iterable[SourceFile]) -> list[tuple[SourceFile, SourceFile]]:
-    """Return the pairs (file, earlier file) whose records would have equal namespaces."""
+def without_collisions(files: Sequence[SourceFile], findings: Findings) -> list[SourceFile]:
+    """Return the files but for those whose records would have the ids of an earlier file's; those are refused."""
     seen: dict[str, SourceFile] = {}
-    pairs = []
+    kept = []
     for file in files:
         name = namespace(file)
-        if name in seen:
-            pairs.append((file, seen[name]))
-        seen.setdefault(name, file)
-    return pairs
+        earlier = seen.setdefault(name, file)
+        if earlier is file:
+            kept.append(file)
+        else:
+            message = f"its ids would be those of {earlier.shown}"
+            findings.add(finding("ids-collide", message, where=Where(file=file.shown), found=name))
+    return kept

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from playproof_spec.findings import Findings, Where, finding
-from playproof_spec.graph import Graph
+from playproof_spec.graph import FORMATS, Graph
 
 from playproof_lowering.agentic_mooncake import read_agentic_mooncake
 from playproof_lowering.claude import read_claude
 from playproof_lowering.codex import read_codex
-from playproof_lowering.detect import FORMATS, HEAD_BYTES, detect
+from playproof_lowering.detect import HEAD_BYTES, detect
 from playproof_lowering.dynamo import read_dynamo
-from playproof_lowering.mooncake import OrdinaryFormat, read_ordinary
+from playproof_lowering.mooncake import read_ordinary
 from playproof_lowering.source import Reading, SourceError, SourceFile, collect
 from playproof_lowering.weka import read_weka
 
@@ -79,7 +80,7 @@ def load_graph(
     paths : sequence of paths
         Files and folders, in any order.
     format : str
-        One of :data:`~playproof_lowering.detect.FORMATS`, or ``auto`` to let the first record of each file decide.
+        One of :data:`~playproof_spec.graph.FORMATS`, or ``auto`` to let the first record of each file decide.
     options : LoweringOptions
 
     Returns
@@ -109,85 +110,21 @@ def load_graph(
     size = sum(file.size for file in files)
     facts.update(input_format=chosen, input_files=len(files), input_files_ignored=ignored, input_bytes=size)
     on_bytes = None if options.progress is None else _Progress(options.progress, size)
-    graph = _READERS[chosen](files, findings, facts, options, on_bytes)
+    reader, meant = _READERS[chosen]
+    graph = reader(files, findings, facts, on_bytes=on_bytes, **{name: getattr(options, name) for name in meant})
     return Lowered(graph, findings, facts)
 
 
-_OnBytes = Callable[[int], None] | None
-_Reader = Callable[[list[SourceFile], Findings, dict[str, object], LoweringOptions, _OnBytes], Graph | None]
-
-
-def _weka(
-    files: list[SourceFile], findings: Findings, facts: dict[str, object], options: LoweringOptions, on_bytes: _OnBytes
-) -> Graph | None:
-    return read_weka(
-        files,
-        findings,
-        facts,
-        block_size=options.block_size,
-        nested_timestamp_basis=options.nested_timestamp_basis,
-        subagent_marker=options.subagent_marker,
-        strict=options.strict,
-        on_bytes=on_bytes,
-    )
-
-
-def _agentic_mooncake(
-    files: list[SourceFile], findings: Findings, facts: dict[str, object], options: LoweringOptions, on_bytes: _OnBytes
-) -> Graph | None:
-    return read_agentic_mooncake(
-        files, findings, facts, block_size=options.block_size, strict=options.strict, on_bytes=on_bytes
-    )
-
-
-def _claude(
-    files: list[SourceFile], findings: Findings, facts: dict[str, object], options: LoweringOptions, on_bytes: _OnBytes
-) -> Graph | None:
-    return read_claude(files, findings, facts, block_size=options.block_size, on_bytes=on_bytes)
-
-
-def _codex(
-    files: list[SourceFile], findings: Findings, facts: dict[str, object], options: LoweringOptions, on_bytes: _OnBytes
-) -> Graph | None:
-    return read_codex(files, findings, facts, block_size=options.block_size, on_bytes=on_bytes)
-
-
-def _dynamo(
-    files: list[SourceFile], findings: Findings, facts: dict[str, object], options: LoweringOptions, on_bytes: _OnBytes
-) -> Graph | None:
-    return read_dynamo(files, findings, facts, block_size=options.block_size, on_bytes=on_bytes)
-
-
-def _ordinary(format: OrdinaryFormat) -> _Reader:
-    def read(
-        files: list[SourceFile],
-        findings: Findings,
-        facts: dict[str, object],
-        options: LoweringOptions,
-        on_bytes: _OnBytes,
-    ) -> Graph | None:
-        return read_ordinary(
-            files,
-            findings,
-            facts,
-            format=format,
-            block_size=options.block_size,
-            strict=options.strict,
-            on_bytes=on_bytes,
-        )
-
-    return read
-
-
-_READERS: Final[Mapping[str, _Reader]] = {
-    "agentic_mooncake": _agentic_mooncake,
-    "weka": _weka,
-    "claude": _claude,
-    "codex": _codex,
-    "dynamo": _dynamo,
-    "mooncake": _ordinary("mooncake"),
-    "mooncake-delta": _ordinary("mooncake-delta"),
-    "applied_compute_agentic": _ordinary("applied_compute_agentic"),
+# Each format's reader, and the options that mean something to it.
+_READERS: Final[Mapping[str, tuple[Callable[..., Graph | None], tuple[str, ...]]]] = {
+    "agentic_mooncake": (read_agentic_mooncake, ("block_size", "strict")),
+    "weka": (read_weka, ("block_size", "nested_timestamp_basis", "subagent_marker", "strict")),
+    "claude": (read_claude, ("block_size",)),
+    "codex": (read_codex, ("block_size",)),
+    "dynamo": (read_dynamo, ("block_size",)),
+    "mooncake": (partial(read_ordinary, format="mooncake"), ("block_size", "strict")),
+    "mooncake-delta": (partial(read_ordinary, format="mooncake-delta"), ("block_size", "strict")),
+    "applied_compute_agentic": (partial(read_ordinary, format="applied_compute_agentic"), ("block_size", "strict")),
 }
 
 

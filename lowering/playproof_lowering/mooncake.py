@@ -16,13 +16,13 @@ from playproof_spec.graph import MAX_TOKENS, Carried, Graph, Relation, Source, T
 from playproof_spec.units import HORIZON_MS
 
 from playproof_lowering.builder import GraphBuilder
-from playproof_lowering.chains import MAX_BLOCKS, BlockIds, PrefixChain, PromptBlocks, Runs
-from playproof_lowering.identity import collisions, namespace
+from playproof_lowering.chains import BlockIds, PrefixChain, PromptBlocks, Runs, too_many_blocks
+from playproof_lowering.identity import namespace, without_collisions
 from playproof_lowering.names import repeated_name
 from playproof_lowering.numbering import Numbering
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.runs import OK, RunBuffer
-from playproof_lowering.source import Reading, SourceError, SourceFile
+from playproof_lowering.source import Reading, SourceFile, read_through
 from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, hash_ids_problem, report
 
 __all__ = ["DEFAULT_BLOCK_SIZE", "OrdinaryFormat", "read_ordinary"]
@@ -126,18 +126,8 @@ def read_ordinary(
     """
     size = block_size or DEFAULT_BLOCK_SIZE
     reader = _Reader(findings, format, size, strict)
-    digests = []
-    colliding = dict(collisions(files))
-    for file, earlier in colliding.items():
-        message = f"its ids would be those of {earlier.shown}"
-        findings.add(finding("ids-collide", message, where=Where(file=file.shown), found=namespace(file)))
-    for file in (file for file in files if file not in colliding):
-        reading = Reading(file, on_bytes)
-        try:
-            reader.read(reading)
-        except SourceError as error:
-            findings.add(error.item)
-        digests.append((file.relative, reading.digest))
+    kept = without_collisions(files, findings)
+    digests = [read_through(file, reader.read, findings, on_bytes) for file in kept]
     reader.tell_mismatches()
     facts["input_digest"] = corpus_digest(digests)
     facts["input_kind"] = "ordinary"
@@ -167,21 +157,12 @@ class _Reader:
 
     def read(self, reading: Reading) -> None:
         """Read one file to its end."""
-        file = reading.file
         self._numbering.forget()
-        records = 0
         try:
-            if not file.lines:
-                records = 1
-                self._record(reading.whole(), Where(file=file.shown), namespace(file))
-            else:
-                for line, record in reading.records():
-                    records += 1
-                    self._record(record, Where(file=file.shown, line=line), namespace(file, line))
+            for where, record in reading.placed():
+                self._record(record, where, namespace(reading.file, where.line))
         finally:
             self._unknown.tell(self._findings)
-        if records == 0:
-            self._findings.add(finding("file-empty", "the file has blank lines only", where=Where(file=file.shown)))
 
     def _record(self, data: bytes, where: Where, name: str) -> None:
         agentic = self._format == "applied_compute_agentic"
@@ -354,11 +335,7 @@ class _Reader:
         if not sessions:
             return None
         declared = self._ids.used + sum(step.private for session in sessions for step in session.steps)
-        if declared > MAX_BLOCKS:
-            wanted = f"at most {MAX_BLOCKS} blocks in a corpus"
-            message = f"the corpus declares {declared} blocks"
-            where = Where(file=sessions[0].file)
-            self._findings.add(finding("length-out-of-bounds", message, where=where, found=declared, wanted=wanted))
+        if too_many_blocks(declared, Where(file=sessions[0].file), self._findings):
             return None
         builder = GraphBuilder(self._block_size)
         blocks = PromptBlocks()

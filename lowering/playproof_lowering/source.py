@@ -309,6 +309,25 @@ class Reading:
         if record and not record.isspace():
             yield line, record
 
+    def placed(self) -> Iterator[tuple[Where, bytes]]:
+        """Yield each record with where it stands: the lines that are not blank, or the whole file.
+
+        Raises
+        ------
+        SourceError
+            As :meth:`whole`, and when all lines are blank.
+        """
+        shown = self.file.shown
+        if not self.file.lines:
+            yield Where(file=shown), self.whole()
+            return
+        blank = True
+        for line, record in self.records():
+            blank = False
+            yield Where(file=shown, line=line), record
+        if blank:
+            raise SourceError(finding("file-empty", "the file has blank lines only", where=Where(file=shown)))
+
     def chunks(self) -> Iterator[bytes]:
         """Yield the decompressed content in pieces, checking encoding at its head and the file at its end.
 
@@ -456,6 +475,28 @@ class Reading:
                     wanted="UTF-8",
                 )
             )
+
+
+def read_through(
+    file: SourceFile,
+    read: Callable[[Reading], None],
+    findings: Findings,
+    on_bytes: Callable[[int], None] | None = None,
+) -> tuple[str, str]:
+    """Let `read` make one pass over a file; where it cannot be read on, that is a finding.
+
+    Returns
+    -------
+    name, digest : str
+        For :func:`~playproof_lowering.provenance.corpus_digest`: the relative path, and the digest of the bytes, which
+        is empty when the pass did not come to the end.
+    """
+    reading = Reading(file, on_bytes)
+    try:
+        read(reading)
+    except SourceError as error:
+        findings.add(error.item)
+    return file.relative, reading.digest
 
 
 def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -7,18 +7,31 @@ recorded gap between the event and the start, floored at zero where the two over
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from playproof_spec.graph import Observed, Relation, Trigger
+from playproof_spec.findings import Finding, Findings, Where, finding
+from playproof_spec.graph import Graph, Observed, Relation, Source, Trigger
 from playproof_spec.units import NS_PER_MS
 
 from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.chains import PromptBlocks, Runs
+from playproof_lowering.wire import Problem, report
 
-__all__ = ["Turn", "after", "circular", "emit", "instant_ns", "sequence", "spawn"]
+__all__ = [
+    "Corpus",
+    "Turn",
+    "after",
+    "circular",
+    "clock_went_back",
+    "instant_ns",
+    "recorded_ns",
+    "sequence",
+    "spawn",
+]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -44,6 +57,21 @@ def instant_ns(text: str) -> int | None:
         return (moment - _EPOCH) // _MICROSECOND * 1000
     except OverflowError:
         return None
+
+
+def recorded_ns(text: str | None, path: str, where: Where, findings: Findings) -> int | None:
+    """Return the instant at `path` of a record, None after a finding when there is none that can be read."""
+    at_ns = None if text is None else instant_ns(text)
+    if at_ns is None:
+        code = "field-missing" if text is None else "time-unreadable"
+        report(findings, [Problem(code, path, "no instant can be read", text or "nothing", "ISO 8601")], where)
+    return at_ns
+
+
+def clock_went_back(file: str, line: int, count: int) -> Finding:
+    """Return the finding that `count` instants of a file, one at `line` first, lie before what they follow."""
+    message = f"{count} instants lie before what they follow"
+    return finding("clock-went-back", message, where=Where(file=file, line=line), found=count)
 
 
 @dataclass(slots=True, eq=False)
@@ -140,44 +168,63 @@ def circular(parents: Mapping[str, str]) -> set[str]:
     return cut
 
 
-def emit(
-    builder: GraphBuilder,
-    blocks: PromptBlocks,
-    play_id: str,
-    turns: Sequence[Turn],
-    handles: dict[str, int],
-    origin_ns: int | None = None,
-) -> None:
-    """Add the turns of one play, in document order.
+class Corpus:
+    """Plays of turns on their way into one graph.
 
     Parameters
     ----------
-    handles : dict
-        The builder's files by name; new ones are added.
-    origin_ns : int, optional
-        Where the play's clock starts; with its earliest turn by default.
+    block_size : int
+        Tokens a hash id stands for.
     """
-    play = builder.play(play_id, builder.play_count)
-    if origin_ns is None:
-        origin_ns = min(turn.start_ns for turn in turns)
-    for turn in turns:
-        if turn.file not in handles:
-            handles[turn.file] = builder.file(turn.file)
-        number = builder.node(
-            request_id=turn.request_id,
-            source_request_id=turn.label,
-            play=play,
-            session_id=turn.session,
-            model=turn.model,
-            input_length=turn.input_length,
-            output_length=turn.output_length,
-            not_before_ms=(turn.start_ns - origin_ns) / NS_PER_MS,
-            recorded_api_time_ms=(turn.end_ns - turn.start_ns) / NS_PER_MS if turn.timed else None,
-            file=handles[turn.file],
-            line=turn.line,
-            observed=Observed(turn.estimated, turn.tool_wait_ms) if turn.estimated or turn.tool_wait_ms else None,
-        )
-        # In the digest's order, so that the graph is the same as the one read back from its canonical form.
-        for (source_id, trigger, relation), delay_ms in sorted(turn.edges.items()):
-            builder.edge(number, source_id, relation, trigger, delay_ms)
-        blocks.add(turn.runs, turn.private)
+
+    __slots__ = ("_blocks", "_builder", "_files")
+
+    def __init__(self, block_size: int) -> None:
+        self._builder = GraphBuilder(block_size)
+        self._blocks = PromptBlocks()
+        self._files: dict[str, int] = {}
+
+    def play(self, play_id: str, turns: Sequence[Turn], origin_ns: int | None = None) -> None:
+        """Add a play by its turns, in document order; its clock starts at `origin_ns`, or with its earliest turn."""
+        builder, files = self._builder, self._files
+        play = builder.play(play_id, builder.play_count)
+        if origin_ns is None:
+            origin_ns = min(turn.start_ns for turn in turns)
+        for turn in turns:
+            if turn.file not in files:
+                files[turn.file] = builder.file(turn.file)
+            number = builder.node(
+                request_id=turn.request_id,
+                source_request_id=turn.label,
+                play=play,
+                session_id=turn.session,
+                model=turn.model,
+                input_length=turn.input_length,
+                output_length=turn.output_length,
+                not_before_ms=(turn.start_ns - origin_ns) / NS_PER_MS,
+                recorded_api_time_ms=(turn.end_ns - turn.start_ns) / NS_PER_MS if turn.timed else None,
+                file=files[turn.file],
+                line=turn.line,
+                observed=Observed(turn.estimated, turn.tool_wait_ms) if turn.estimated or turn.tool_wait_ms else None,
+            )
+            # In the digest's order, so that the graph is the same as the one read back from its canonical form.
+            for (source_id, trigger, relation), delay_ms in sorted(turn.edges.items()):
+                builder.edge(number, source_id, relation, trigger, delay_ms)
+            self._blocks.add(turn.runs, turn.private)
+
+    def tell(self, facts: dict[str, object], name: str, counts: Counter[str]) -> None:
+        """Put the counts of what was read into `facts`, with those of the plays."""
+        counts["plays"] = self._builder.play_count
+        counts["requests"] = self._builder.node_count
+        facts[name] = dict(sorted(counts.items()))
+
+    def holds_calls(self, message: str, where: Where, findings: Findings) -> bool:
+        """Tell whether there is a call; that there is none is a finding, unless errors have said why."""
+        if self._builder.node_count == 0 and not findings.errors:
+            findings.add(finding("corpus-without-calls", message, where=where, found="none"))
+        return self._builder.node_count > 0
+
+    def finish(self, source: Source, facts: dict[str, object], shared: int) -> Graph:
+        """Return the graph; the hash ids that turns share are below `shared`."""
+        self._blocks.assign(self._builder, shared)
+        return self._builder.finish(source, facts)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-from playproof_spec.findings import Findings, Where, finding
+from playproof_spec.findings import Findings, finding
 from playproof_spec.graph import Graph, Relation, Source, Trigger
 
 from playproof_lowering.builder import GraphBuilder
-from playproof_lowering.identity import collisions, namespace
+from playproof_lowering.identity import without_collisions
 from playproof_lowering.provenance import corpus_digest
-from playproof_lowering.source import Reading, SourceError, SourceFile
+from playproof_lowering.source import SourceFile, read_through
 from playproof_lowering.streams import EPSILON_S, Call, Stream, barriers, split_streams
 from playproof_lowering.weka_readings import AgentTimes, Readings, agent_times, choose_readings
 from playproof_lowering.weka_records import Agent, Counts, PlayRecord, WekaRecords
@@ -69,19 +69,8 @@ def read_weka(
         None when there is no sound play.
     """
     records = WekaRecords(findings, block_size, strict)
-    digests = []
-    colliding = collisions(files)
-    for file, earlier in colliding:
-        message = f"its ids would be those of {earlier.shown}"
-        findings.add(finding("ids-collide", message, where=Where(file=file.shown), found=namespace(file)))
-    left_out = {file for file, _ in colliding}
-    for file in (file for file in files if file not in left_out):
-        reading = Reading(file, on_bytes)
-        try:
-            records.read(reading)
-        except SourceError as error:
-            findings.add(error.item)
-        digests.append((file.relative, reading.digest))
+    kept = without_collisions(files, findings)
+    digests = [read_through(file, records.read, findings, on_bytes) for file in kept]
     readings = choose_readings(records.plays, nested_timestamp_basis, subagent_marker, findings)
     builder = GraphBuilder(records.block_size)
     handles: dict[str, int] = {}

@@ -250,16 +250,9 @@ class WekaRecords:
         """
         file = reading.file
         try:
-            if not file.lines:
-                self._record(reading.whole(), Where(file=file.shown), namespace(file), file.relative)
-                return
-            records = 0
-            for line, record in reading.records():
-                where = Where(file=file.shown, line=line)
-                self._record(record, where, namespace(file, line), f"{file.relative}:{line}")
-                records += 1
-            if records == 0:
-                self.findings.add(finding("file-empty", "the file has blank lines only", where=Where(file=file.shown)))
+            for where, record in reading.placed():
+                label = f"{file.relative}:{where.line}" if where.line else file.relative
+                self._record(record, where, namespace(file, where.line), label)
         finally:
             self._unknown.tell(self.findings)
 

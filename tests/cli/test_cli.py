@@ -14,6 +14,7 @@ from typing import Any
 import playproof_kernel
 import pytest
 from playproof_spec.catalogue import CATALOGUE
+from playproof_spec.graph import FORMATS
 from playproof_spec.machines import MACHINES
 from rich.console import Console
 
@@ -44,6 +45,10 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 # validate -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_format_can_be_named() -> None:
+    assert {name.value for name in cli.Format} == {"auto", *FORMATS}
 
 
 def test_validate_prints_evidence_and_certificate(said: Any) -> None:
