@@ -16,67 +16,66 @@ from playproof_spec.graph import Graph
 # Prefill role: one hidden token, and the prompt's blocks stay until they are released.
 
 
-class VllmSource(NaiveWorker):
+class SourceRole(NaiveWorker):
+    """What workers of the prefill role have in common, before the worker of an engine."""
+
+    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
+        super().__init__(graph, spec, context, requests)
+        self.sources: list[int] = []
+
+    def limit(self, node: int) -> int:
+        return min(1, super().limit(node))
+
+    def hold(self, node: int) -> None:
+        """Do what the engine does with a prompt that is held."""
+
+    def let_go(self, node: int) -> None:
+        """Do what the engine does with a prompt that is released."""
+        raise NotImplementedError
+
+    def complete(self, node: int) -> str:
+        self.hold(node)
+        self.sources.append(node)
+        return "held"
+
+    def release(self, node: int) -> None:
+        self.sources.remove(node)
+        self.let_go(node)
+
+    def forget(self, node: int) -> None:
+        if node in self.sources:
+            self.release(node)
+        else:
+            super().forget(node)
+
+
+class VllmSource(SourceRole):
     """A vLLM worker of the prefill role."""
 
     decode_part = False
 
-    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
-        super().__init__(graph, spec, context, requests)
-        self.sources: list[int] = []
-
-    def limit(self, node: int) -> int:
-        return min(1, super().limit(node))
-
-    def complete(self, node: int) -> str:
-        self.sources.append(node)
-        return "held"
-
-    def release(self, node: int) -> None:
-        self.sources.remove(node)
+    def let_go(self, node: int) -> None:
         self.drop(node)
 
-    def forget(self, node: int) -> None:
-        if node in self.sources:
-            self.release(node)
-        else:
-            super().forget(node)
 
-
-class SglangSource(NaiveSglangWorker):
-    """An SGLang worker of the prefill role. What it computed enters the tree when it is released."""
-
-    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
-        super().__init__(graph, spec, context, requests)
-        self.sources: list[int] = []
-
-    def limit(self, node: int) -> int:
-        return min(1, super().limit(node))
+class SglangSource(SourceRole, NaiveSglangWorker):
+    """An SGLang worker of the prefill role. What it computed enters the tree when it is held."""
 
     def others_hold(self) -> bool:
         return bool(self.sources)
 
-    def complete(self, node: int) -> str:
+    def hold(self, node: int) -> None:
         self.cache(node)
-        self.sources.append(node)
-        return "held"
 
-    def release(self, node: int) -> None:
-        self.sources.remove(node)
+    def let_go(self, node: int) -> None:
         self.end(node)
-
-    def forget(self, node: int) -> None:
-        if node in self.sources:
-            self.release(node)
-        else:
-            super().forget(node)
 
 
 # Decode role: destinations are reserved one after another, each after something changed.
 
 
-class VllmDestination(NaiveWorker):
-    """A vLLM worker of the decode role."""
+class DestinationRole(NaiveWorker):
+    """What workers of the decode role have in common, before the worker of an engine."""
 
     prefill_part = False
 
@@ -84,14 +83,15 @@ class VllmDestination(NaiveWorker):
         super().__init__(graph, spec, context, requests)
         self.pending: list[int] = []
         self.reserved: list[int] = []
-        self.order: dict[int, int] = {}
         self.changes = 0
         self.tried: dict[int, int] = {}
-        self.ready: set[int] = set()  # activated, and not preempted since
 
     def accept(self, node: int) -> None:
-        self.order[node] = len(self.order)
         self.pending.append(node)
+
+    def take_place(self, node: int) -> int | None:
+        """Take memory for the prompt of `node` and return its fresh blocks, None when there is no room."""
+        raise NotImplementedError
 
     def try_reserve(self) -> tuple[int, int] | None:
         """Try the first pending destination, once per change; return it and its fresh blocks."""
@@ -101,6 +101,33 @@ class VllmDestination(NaiveWorker):
         if self.tried.get(node) == self.changes:
             return None
         self.tried[node] = self.changes
+        fresh = self.take_place(node)
+        if fresh is None:
+            return None
+        self.pending.pop(0)
+        self.reserved.append(node)
+        return node, fresh
+
+    def forget(self, node: int) -> None:
+        super().forget(node)
+        self.pending = [other for other in self.pending if other != node]
+        self.reserved = [other for other in self.reserved if other != node]
+        self.changes += 1
+
+
+class VllmDestination(DestinationRole):
+    """A vLLM worker of the decode role."""
+
+    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
+        super().__init__(graph, spec, context, requests)
+        self.order: dict[int, int] = {}
+        self.ready: set[int] = set()  # activated, and not preempted since
+
+    def accept(self, node: int) -> None:
+        self.order[node] = len(self.order)
+        super().accept(node)
+
+    def take_place(self, node: int) -> int | None:
         if len(self.running) >= self.spec.max_sequences:
             return None
         request = self.requests[node]
@@ -113,9 +140,7 @@ class VllmDestination(NaiveWorker):
             self.pool.reuse(copy)
         request.filled = len(found)
         request.table = found + [self.pool.allocate() for _ in range(fresh)]
-        self.pending.pop(0)
-        self.reserved.append(node)
-        return node, fresh
+        return fresh
 
     def activate(self, node: int) -> None:
         self.reserved.remove(node)
@@ -132,7 +157,8 @@ class VllmDestination(NaiveWorker):
         self.waiting.insert(later[0] if later else len(self.waiting), node)
 
     def head(self) -> int | None:
-        handed_off = [node for node in self.waiting if node in self.ready]
+        # By arrival: a request that was pushed out may stand among them, at the front.
+        handed_off = sorted((node for node in self.waiting if node in self.ready), key=lambda node: self.order[node])
         if self.pending:
             return handed_off[0] if handed_off else None
         first = super().head()
@@ -150,36 +176,15 @@ class VllmDestination(NaiveWorker):
         self.ready.discard(node)
         super().drop(node)
 
-    def forget(self, node: int) -> None:
-        super().forget(node)
-        self.pending = [other for other in self.pending if other != node]
-        self.reserved = [other for other in self.reserved if other != node]
-        self.changes += 1
 
-
-class SglangDestination(NaiveSglangWorker):
+class SglangDestination(DestinationRole, NaiveSglangWorker):
     """An SGLang worker of the decode role."""
-
-    prefill_part = False
 
     def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
         super().__init__(graph, spec, context, requests)
-        self.pending: list[int] = []
-        self.reserved: list[int] = []
         self.prebuilt: list[int] = []
-        self.changes = 0
-        self.tried: dict[int, int] = {}
 
-    def accept(self, node: int) -> None:
-        self.pending.append(node)
-
-    def try_reserve(self) -> tuple[int, int] | None:
-        if not self.pending:
-            return None
-        node = self.pending[0]
-        if self.tried.get(node) == self.changes:
-            return None
-        self.tried[node] = self.changes
+    def take_place(self, node: int) -> int | None:
         pages = self.contents(node, self.prompt(node) // self.spec.block_size) if self.spec.prefix_caching else []
         matched = self.tree.cached(pages)
         place = self.lock(pages[:matched])
@@ -189,9 +194,7 @@ class SglangDestination(NaiveSglangWorker):
             return None
         self.tree.take(fresh)
         self.place[node], self.cached[node], self.held[node] = place, matched, matched + fresh
-        self.pending.pop(0)
-        self.reserved.append(node)
-        return node, fresh
+        return fresh
 
     def lock(self, pages: list[object]) -> Branch:
         return self.tree.lock(pages) if self.spec.prefix_caching else self.tree.root
@@ -239,22 +242,15 @@ class SglangDestination(NaiveSglangWorker):
 
     def forget(self, node: int) -> None:
         super().forget(node)
-        self.pending = [other for other in self.pending if other != node]
-        self.reserved = [other for other in self.reserved if other != node]
         self.prebuilt = [other for other in self.prebuilt if other != node]
-        self.changes += 1
-
-
-Source = VllmSource | SglangSource
-Destination = VllmDestination | SglangDestination
 
 
 @dataclass
 class Handoff(NaiveHandoff):
     """A request between its two workers."""
 
-    source: Source | None = None
-    destination: Destination | None = None
+    source: SourceRole | None = None
+    destination: DestinationRole | None = None
     fresh: int = 0
 
 
@@ -273,8 +269,10 @@ class NaiveDisagg:
         source = SglangSource if self.sglang else VllmSource
         destination = SglangDestination if self.sglang else VllmDestination
         worker, other = deployment.worker, self.decode_spec.worker
-        self.prefill: list[Source] = [source(graph, worker, context, self.sources) for _ in range(deployment.workers)]
-        self.decode: list[Destination] = [
+        self.prefill: list[SourceRole] = [
+            source(graph, worker, context, self.sources) for _ in range(deployment.workers)
+        ]
+        self.decode: list[DestinationRole] = [
             destination(graph, other, context, self.destinations) for _ in range(self.decode_spec.workers)
         ]
         self.queue: list[tuple[str, int]] = []
@@ -284,7 +282,7 @@ class NaiveDisagg:
         self.submitted = self.accepted = 0
 
     @property
-    def workers(self) -> Sequence[Source | Destination]:
+    def workers(self) -> Sequence[SourceRole | DestinationRole]:
         return [*self.prefill, *self.decode]
 
     # What happened
@@ -293,7 +291,7 @@ class NaiveDisagg:
         self.handoffs[node].held_ns = self.driver.now
         self.queue.append(("transfer" if self.sglang else "reserve", node))
 
-    def attempt(self, destination: Destination) -> bool:
+    def attempt(self, destination: DestinationRole) -> bool:
         """Try the first pending destination of an idle worker, and say whether it has its place now."""
         first = destination.pending[0] if destination.pending else None
         if first is not None and self.driver.requests[first].state == "canceled":
@@ -321,10 +319,10 @@ class NaiveDisagg:
             self.deferred = [entry for entry in self.deferred if entry[2] != node]
             self.queue.append(("cancel source", node))
 
-    def end_pass(self, worker: Source | Destination) -> None:
+    def end_pass(self, worker: SourceRole | DestinationRole) -> None:
         outcomes = worker.finish(self.driver.now)
         worker.canceled = []
-        if isinstance(worker, VllmDestination | SglangDestination):
+        if isinstance(worker, DestinationRole):
             self.feedback += outcomes
             for node in [node for node, outcome in outcomes if outcome == "failed"]:
                 self.outgrown(node)
@@ -378,14 +376,14 @@ class NaiveDisagg:
         else:
             self.queue.append(("activate", node))
 
-    def on_source(self, action: str, node: int, source: Source) -> None:
+    def on_source(self, action: str, node: int, source: SourceRole) -> None:
         if action == "release":
             source.release(node)
             self.handoffs[node].released_ns = self.driver.now
         else:
             source.forget(node)
 
-    def on_destination(self, action: str, node: int, destination: Destination) -> None:
+    def on_destination(self, action: str, node: int, destination: DestinationRole) -> None:
         if action == "activate":
             destination.activate(node)
             self.handoffs[node].activated_ns = self.driver.now
@@ -408,7 +406,7 @@ class NaiveDisagg:
             assert worker is not None
             if worker.end_ns is not None:
                 self.deferred.append((worker, action, node))
-            elif isinstance(worker, VllmSource | SglangSource):
+            elif isinstance(worker, SourceRole):
                 self.on_source(action, node, worker)
             else:
                 self.on_destination(action, node, worker)
@@ -466,7 +464,7 @@ class NaiveDisagg:
             self.driver.dispatch(due[0])
             self.queue.append(("reserve" if self.sglang else "submit", due[0]))
             changed = True
-        roles: tuple[Sequence[Source | Destination], ...] = (self.prefill, self.decode)
+        roles: tuple[Sequence[SourceRole | DestinationRole], ...] = (self.prefill, self.decode)
         for role in roles:
             while started := self.start_one(role):
                 changed = True
@@ -474,14 +472,14 @@ class NaiveDisagg:
                     self.end_pass(started)
         return changed
 
-    def start_one(self, role: Sequence[Source | Destination]) -> Source | Destination | None:
+    def start_one(self, role: Sequence[SourceRole | DestinationRole]) -> SourceRole | DestinationRole | None:
         for worker in role:
             if worker.end_ns is not None:
                 continue
             if worker.start(self.driver.now):
                 return worker
             # Who has work that cannot go on looks at what is pending, too.
-            if isinstance(worker, VllmDestination | SglangDestination):
+            if isinstance(worker, DestinationRole):
                 if (worker.waiting or worker.running) and self.attempt(worker):
                     return worker
         return None
