@@ -20,7 +20,6 @@ from rich.console import Console
 
 from playproof import cli
 from playproof.api import load
-from playproof.cli import main
 from playproof.report import Report
 from playproof.sarif import SARIF_VERSION
 
@@ -30,18 +29,6 @@ V2 = str(EXAMPLES / "v2" / "corpus.jsonl")
 CONFIG = str(EXAMPLES / "deployment.yaml")
 PAIR = str(EXAMPLES / "disaggregated.yaml")
 DEADLOCK = str(EXAMPLES / "broken" / "deadlock.jsonl")
-
-
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run the command line; return (exit code, standard output, standard error)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(list(arguments))
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 # validate -----------------------------------------------------------------------------------------------------------

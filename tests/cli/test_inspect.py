@@ -8,25 +8,11 @@ from typing import Any
 
 import pytest
 
-from playproof.cli import main
-
 ROOT = Path(__file__).resolve().parents[2]
 WEKA = str(ROOT / "examples" / "weka")
 AGENTS = str(ROOT / "tests" / "goldens" / "lower-claude-agents" / "trace")
 DYNAMO = str(ROOT / "tests" / "goldens" / "lower-dynamo-agentic" / "trace")
 DEADLOCK = str(ROOT / "examples" / "broken" / "deadlock.jsonl")
-
-
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run the command line; return (exit code, standard output, standard error)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(list(arguments))
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 def figures(said: Any, *arguments: str) -> dict[str, Any]:

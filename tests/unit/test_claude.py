@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lowered import edges, graph_of, told
 from playproof_lowering import Lowered, LoweringOptions, load_graph
-from playproof_spec.certificate import prove
 from playproof_spec.digest import graph_digest
-from playproof_spec.findings import Finding, Severity
-from playproof_spec.graph import Graph, Relation
+from playproof_spec.findings import Severity
+from playproof_spec.graph import Relation
 
 SPLIT = (
     "13da966e-44f7-4a36-8060-ca40451e4561",
@@ -63,27 +63,10 @@ def lowered(folder: Path, files: dict[str, Any]) -> Lowered:
     return load_graph([write(folder, files)], options=LoweringOptions(block_size=16))
 
 
-def graph_of(result: Lowered) -> Graph:
-    assert result.graph is not None
-    assert not result.findings.errors, [str(item) for item in result.findings.items]
-    prove(result.graph, result.findings)
-    return result.graph
-
-
 def counts_of(result: Lowered) -> dict[str, int]:
     counts = result.facts["claude_counts"]
     assert isinstance(counts, dict)
     return counts
-
-
-def told(result: Lowered, code: str) -> Finding:
-    found = [item for item in result.findings.items if item.code == code]
-    assert len(found) == 1, [str(item) for item in result.findings.items]
-    return found[0]
-
-
-def edges(graph: Graph, request_id: str) -> list[str]:
-    return [str(edge).removesuffix(f"→ {request_id}") for edge in graph.edges_into(graph.request_ids.index(request_id))]
 
 
 def test_identity_is_of_the_session_and_not_of_the_path(tmp_path: Path) -> None:

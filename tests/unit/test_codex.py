@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lowered import edges, graph_of, told
 from playproof_lowering import Lowered, LoweringOptions, load_graph
-from playproof_spec.certificate import prove
-from playproof_spec.findings import Finding, Severity
+from playproof_spec.findings import Severity
 from playproof_spec.graph import Graph, Relation
 
 ROOT, CHILD, LATER = (f"019d0000-0000-7000-8000-00000000000{number}" for number in (1, 5, 9))
@@ -61,27 +61,10 @@ def lowered(folder: Path, **rollouts: Rollout) -> Lowered:
     return load_graph([folder], options=LoweringOptions(block_size=16))
 
 
-def graph_of(result: Lowered) -> Graph:
-    assert result.graph is not None
-    assert not result.findings.errors, [str(item) for item in result.findings.items]
-    prove(result.graph, result.findings)
-    return result.graph
-
-
 def counts_of(result: Lowered) -> dict[str, int]:
     counts = result.facts["codex_counts"]
     assert isinstance(counts, dict)
     return counts
-
-
-def told(result: Lowered, code: str) -> Finding:
-    found = [item for item in result.findings.items if item.code == code]
-    assert len(found) == 1, [str(item) for item in result.findings.items]
-    return found[0]
-
-
-def edges(graph: Graph, request_id: str) -> list[str]:
-    return [str(edge).removesuffix(f"→ {request_id}") for edge in graph.edges_into(graph.request_ids.index(request_id))]
 
 
 def test_without_a_last_count_the_difference_of_the_totals_is_the_call(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lowered import edges, graph_of
 from playproof_lowering import Lowered, LoweringOptions, load_graph
-from playproof_spec.certificate import prove
 from playproof_spec.digest import graph_digest
 from playproof_spec.findings import Finding, Severity
 from playproof_spec.graph import Graph, Relation
@@ -41,20 +41,9 @@ def lowered(folder: Path, *shards: list[dict[str, Any]], **options: Any) -> Lowe
     return load_graph([folder], options=LoweringOptions(**options))
 
 
-def graph_of(result: Lowered) -> Graph:
-    assert result.graph is not None
-    assert not result.findings.errors, [str(item) for item in result.findings.items]
-    prove(result.graph, result.findings)
-    return result.graph
-
-
 def errors(result: Lowered) -> list[tuple[str, int, str]]:
     found: list[Finding] = [item for item in result.findings.items if item.severity is Severity.ERROR]
     return [(item.code, item.where.line, item.where.field) for item in found]
-
-
-def edges(graph: Graph, request_id: str) -> list[str]:
-    return [str(edge).removesuffix(f"→ {request_id}") for edge in graph.edges_into(graph.request_ids.index(request_id))]
 
 
 ROWS = [

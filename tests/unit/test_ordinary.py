@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lowered import graph_of
 from playproof_lowering import Lowered, LoweringOptions, load_graph
-from playproof_spec.certificate import prove
 from playproof_spec.findings import Severity
-from playproof_spec.graph import Graph
 
 
 def row(length: int | None = 20, *hashes: int, **changes: Any) -> dict[str, Any]:
@@ -22,13 +21,6 @@ def row(length: int | None = 20, *hashes: int, **changes: Any) -> dict[str, Any]
 def lowered(folder: Path, *rows: dict[str, Any], format: str = "auto", name: str = "trace", **options: Any) -> Lowered:
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     return load_graph([folder], format=format, options=LoweringOptions(**{"block_size": 16, **options}))
-
-
-def graph_of(result: Lowered) -> Graph:
-    assert result.graph is not None
-    assert not result.findings.errors, [str(item) for item in result.findings.items]
-    prove(result.graph, result.findings)
-    return result.graph
 
 
 def test_plays_run_in_the_order_of_arrival(tmp_path: Path) -> None:

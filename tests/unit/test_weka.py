@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lowered import edges
 from playproof_lowering import Lowered, LoweringOptions, load_graph, write_v2
 from playproof_lowering.weka import _milliseconds
 from playproof_spec.digest import graph_digest
@@ -37,10 +38,6 @@ def graph_of(result: Lowered) -> Graph:
     assert result.graph is not None
     assert not result.findings.errors, [str(item) for item in result.findings.items]
     return result.graph
-
-
-def edges(graph: Graph, request_id: str) -> list[str]:
-    return [str(edge).removesuffix(f"→ {request_id}") for edge in graph.edges_into(graph.request_ids.index(request_id))]
 
 
 def start_ms(graph: Graph, request_id: str) -> float:
