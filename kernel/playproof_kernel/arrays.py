@@ -59,7 +59,7 @@ LIVE = np.dtype(
         ("leaf", np.int64),  # SGLang: the node of the radix tree that ends its cached pages
         ("worker", np.int64),
         ("pending", np.int64),  # incoming edges that have not fired
-        ("next", np.int64),  # link in the waiting queue, the outcome list, or another queue of its worker
+        ("next", np.int64),  # link in one of its worker's queues
         ("admissions", np.int64),
     ],
     align=True,
@@ -123,16 +123,8 @@ WORKER = np.dtype(
         ("evictions", np.int64),
         ("tried", np.int64),  # instant of the last start without effect
         ("running", np.int64),
-        ("wait_head", np.int64),
-        ("wait_tail", np.int64),
-        ("outcome_head", np.int64),  # rejected or failed in the current pass
-        ("outcome_tail", np.int64),
         ("canceled", np.int64),  # running requests that were canceled since the current pass began
-        ("action_head", np.int64),  # actions that wait for the current pass to end
-        ("action_tail", np.int64),
         ("holding", np.int64),  # requests with a `Hold` on memory
-        ("pending_head", np.int64),  # requests that wait for a destination here
-        ("pending_tail", np.int64),
         ("arrivals", np.int64),  # destinations ever asked for here
         ("capacity_epoch", np.int64),  # rises whenever memory or a seat may have become free
         ("free", np.int64),  # blocks on the free stack
@@ -141,8 +133,6 @@ WORKER = np.dtype(
         ("ratio", np.float64),  # share of the running requests' remaining output that admission keeps free
         ("prefill", np.int64),  # whether the current pass is a prefill pass
         ("stalled", np.int64),  # requests that ran before the current pass admitted
-        ("ready_head", np.int64),  # requests whose prompt was handed over, in the order of activation
-        ("ready_tail", np.int64),
         ("retracted", np.int64),  # whether the current pass retracted
         ("stuck", np.int64),  # whether the last running request that wants a token cannot have it in the current pass
         ("blocked", np.int64),  # why the head of the queue was not admitted: a `Block`
@@ -157,6 +147,14 @@ WORKER = np.dtype(
     ],
     align=True,
 )
+
+# A queue of requests; see `queues`.
+QUEUE = np.dtype([("head", np.int64), ("tail", np.int64)], align=True)
+
+# Which queue of a worker: for a seat; what was rejected or failed in the current pass; for a destination here; for a
+# seat with the prompt handed over, in the order of activation (SGLang).
+WAITING, OUTCOMES, PENDING, READY = constant(0), constant(1), constant(2), constant(3)
+QUEUES = 4
 
 # A node of a radix tree: the pages `begin` to `end` of the prompt (and output) of request `owner`. See `radix`.
 BRANCH = np.dtype(
@@ -239,8 +237,6 @@ RUN = np.dtype(
         ("holders", np.int64),  # requests with a block table
         ("transfers", np.int64),  # entries of the heap of transfers
         ("next_cancellation", np.int64),
-        ("action_head", np.int64),  # queue of actions
-        ("action_tail", np.int64),
         ("step", np.int64),  # where in a turn the loop stands: a `Step`
         ("changed", np.int64),  # whether this turn changed anything so far
         ("scanned", np.int64),  # idle workers have had their chance to start at this instant
@@ -265,6 +261,10 @@ class Sim(NamedTuple):
     plays, play_state : shape (plays,); play_nodes : Int64, shape (nodes,)
     lane_state : Int8, shape (max(lanes, 1),)
     workers : shape (W,); running : Int64, shape (W, max_sequences)
+    queues : records of `QUEUE`, shape (W, QUEUES)
+        Linked by `live`.
+    actions : records of `QUEUE`, shape (W + 1,)
+        Linked by `tickets`: what waits for the end of each worker's pass; last, what is to be done now.
     copies : shape (W, blocks + 1); block_state : Int8, shape (W, blocks)
     free : Int32, shape (W, blocks); buckets : Int32, shape (W, power of two)
     arena, spare : Int64
@@ -302,6 +302,8 @@ class Sim(NamedTuple):
     lane_state: Any
     workers: Any
     running: Any
+    queues: Any
+    actions: Any
     copies: Any
     block_state: Any
     free: Any

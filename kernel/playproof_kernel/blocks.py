@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from playproof_spec.machines import BlockEvent, BlockState
 
+from playproof_kernel import buckets
 from playproof_kernel.arrays import NONE
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.transitions import BLOCK_TABLE, advance
@@ -34,18 +35,6 @@ _NUMBER_BITS = 31
 def generated_key(node: int, number: int) -> int:
     """Return the key of block `number` of `node` when it holds a generated token: nobody else's, ever."""
     return GENERATED | (int(node) << _NUMBER_BITS) | int(number)
-
-
-@compiled
-def bucket_of(key: int, buckets: int) -> int:
-    """Return the bucket of `key`.
-
-    Sixteen neighbouring keys share a stretch of buckets, since a prompt asks for neighbours one after another; the
-    stretches are scattered by a multiplication that stays within int64.
-    """
-    stretch = (key >> 4) ^ (key >> 35)
-    mixed = ((stretch & 0x7FFFFFFF) * 0x9E3779B1) >> 7
-    return ((mixed << 4) | (key & 15)) & (buckets - 1)
 
 
 class Pool(NamedTuple):
@@ -81,10 +70,7 @@ def pool_of(sim: Any, worker: int) -> Pool:
 @compiled
 def find(pool: Any, key: int) -> int:
     """Return the copy that was cached first under `key`, or NONE."""
-    copy = int(pool.buckets[bucket_of(key, pool.buckets.shape[0])])
-    while copy != NONE and pool.copies[copy].key != key:
-        copy = int(pool.copies[copy].next)
-    return copy
+    return buckets.find(pool.copies, pool.buckets, key)
 
 
 @compiled
@@ -102,20 +88,6 @@ def _unlink(pool: Any, copy: int) -> None:
 
 
 @compiled
-def _uncache(pool: Any, copy: int) -> None:
-    copies, buckets = pool.copies, pool.buckets
-    bucket = bucket_of(copies[copy].key, buckets.shape[0])
-    at = int(buckets[bucket])
-    if at == copy:
-        buckets[bucket] = copies[copy].next
-    else:
-        while copies[at].next != copy:
-            at = int(copies[at].next)
-        copies[at].next = copies[copy].next
-    copies[copy].next = NONE
-
-
-@compiled
 def allocate(pool: Any) -> int:
     """Return a private copy with one reference; the caller has made sure that one is available."""
     if pool.worker[0].free > 0:
@@ -124,7 +96,7 @@ def allocate(pool: Any) -> int:
     else:
         copy = int(pool.copies[pool.copies.shape[0] - 1].newer)
         _unlink(pool, copy)
-        _uncache(pool, copy)
+        buckets.unlink(pool.copies, pool.buckets, copy)
         advance(BLOCK_TABLE, pool.states, copy, _EVICT)
         pool.worker[0].idle -= 1
         pool.worker[0].evictions += 1
@@ -146,14 +118,14 @@ def reuse(pool: Any, copy: int) -> None:
 @compiled
 def fill(pool: Any, copy: int, key: int) -> None:
     """Cache a private copy that is now full under `key`, behind earlier copies of the same key."""
-    copies, buckets = pool.copies, pool.buckets
+    copies = pool.copies
     advance(BLOCK_TABLE, pool.states, copy, _FILL)
     copies[copy].key = key
     copies[copy].next = NONE
-    bucket = bucket_of(key, buckets.shape[0])
-    at = int(buckets[bucket])
+    bucket = buckets.bucket_of(key, pool.buckets.shape[0])
+    at = int(pool.buckets[bucket])
     if at == NONE:
-        buckets[bucket] = copy
+        pool.buckets[bucket] = copy
     else:
         while copies[at].next != NONE:
             at = int(copies[at].next)

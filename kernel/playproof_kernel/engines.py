@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_kernel import requests, sglang, tables, vllm
+from playproof_spec.machines import RequestEvent
+
+from playproof_kernel import passes, queues, sglang, tables, vllm
+from playproof_kernel.arrays import NONE, READY, WAITING
 from playproof_kernel.deployment import Backend
-from playproof_kernel.jit import compiled, constant
+from playproof_kernel.jit import ONE, compiled, constant
+from playproof_kernel.transitions import REQUEST_TABLE, advance
 
 _SGLANG = constant(Backend.SGLANG)
+_ENQUEUE = constant(RequestEvent.ENQUEUE)
 
 
 @compiled
@@ -18,12 +23,21 @@ def _is_sglang(sim: Any) -> bool:
 
 @compiled
 def enqueue(sim: Any, worker: int, request: int) -> None:
-    """Put `request` into the waiting queue of `worker`."""
-    sim.workers[worker].tried = -1
-    if _is_sglang(sim):
-        sglang.enqueue(sim, worker, request)
-    else:
-        vllm.enqueue(sim, worker, request)
+    """Put `request` at the end of the waiting queue of `worker`, cutting a macro-step short if it matters.
+
+    Behind others it changes nothing before its turn, but that SGLang refuses a prompt at the context limit in its next
+    pass, wherever it stands.
+    """
+    record = sim.workers[worker]
+    waiting = sim.queues[worker, WAITING]
+    too_long = _is_sglang(sim) and sim.static[request].input >= sim.config[0].context
+    if waiting.head == NONE or too_long:
+        interrupt(sim, worker)
+    advance(REQUEST_TABLE, sim.request_state, request, _ENQUEUE)
+    queues.append(waiting, sim.live, request)
+    record.tried = NONE
+    if too_long:
+        record.too_long += 1
 
 
 @compiled
@@ -45,12 +59,20 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
 
 @compiled
 def interrupt(sim: Any, worker: int) -> None:
-    """Cut a macro-step of `worker` short, if it is in one: only the pass in progress goes on."""
-    if sim.workers[worker].macro > 1:
-        if _is_sglang(sim):
-            sglang.interrupt(sim, worker)
-        else:
-            vllm.interrupt(sim, worker)
+    """Cut a macro-step of `worker`, if it is in one: passes that have ended count, the one in progress goes on."""
+    record = sim.workers[worker]
+    if record.macro <= 1:
+        return
+    number, end = passes.done(sim, worker)
+    if number == 0:
+        record.macro = 1
+        record.pass_end = record.pass_start + record.first_duration
+        return
+    following_duration = passes.duration_of(sim, worker, number + 1)
+    apply_passes(sim, worker, number)
+    if passes.resume(sim, worker, number, end, following_duration) and not _is_sglang(sim):
+        # What a pass computes shows at once in vLLM's pool; in SGLang's at its end.
+        vllm.grow(sim, worker, ONE)
 
 
 @compiled
@@ -93,9 +115,8 @@ def let_go(sim: Any, worker: int, request: int) -> None:
 @compiled
 def remove_waiting(sim: Any, worker: int, request: int) -> None:
     """Take `request` out of the queue in which it waits for a seat."""
-    if _is_sglang(sim):
-        if sglang.remove_ready(sim, worker, request):
-            return
-        if sim.static[request].input >= sim.config[0].context:
-            sim.workers[worker].too_long -= 1
-    requests.remove_waiting(sim, worker, request)
+    if queues.remove(sim.queues[worker, READY], sim.live, request):
+        return
+    queues.remove(sim.queues[worker, WAITING], sim.live, request)
+    if _is_sglang(sim) and sim.static[request].input >= sim.config[0].context:
+        sim.workers[worker].too_long -= 1

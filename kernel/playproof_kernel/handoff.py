@@ -21,8 +21,8 @@ from typing import Any
 
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
-from playproof_kernel import engines, requests, tables, timers
-from playproof_kernel.arrays import NONE
+from playproof_kernel import engines, queues, requests, tables, timers
+from playproof_kernel.arrays import NONE, PENDING, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.requests import Hold, node_of, nodes_of
@@ -77,43 +77,8 @@ def is_split(sim: Any) -> bool:
 
 @compiled
 def _queue(sim: Any, request: int, action: int) -> None:
-    run = sim.run[0]
-    ticket = sim.tickets[request]
-    ticket.action = action
-    ticket.next = NONE
-    if run.action_head == NONE:
-        run.action_head = request
-    else:
-        sim.tickets[run.action_tail].next = request
-    run.action_tail = request
-
-
-@compiled
-def _defer(sim: Any, worker: int, request: int) -> None:
-    """Let the action of `request` wait for the end of the pass of `worker`."""
-    record = sim.workers[worker]
-    sim.tickets[request].next = NONE
-    if record.action_head == NONE:
-        record.action_head = request
-    else:
-        sim.tickets[record.action_tail].next = request
-    record.action_tail = request
-
-
-@compiled
-def wake(sim: Any, worker: int) -> None:
-    """Move the actions that waited for the end of the pass of `worker` to the back of the queue."""
-    run = sim.run[0]
-    record = sim.workers[worker]
-    if record.action_head == NONE:
-        return
-    if run.action_head == NONE:
-        run.action_head = record.action_head
-    else:
-        sim.tickets[run.action_tail].next = record.action_head
-    run.action_tail = record.action_tail
-    record.action_head = NONE
-    record.action_tail = NONE
+    sim.tickets[request].action = action
+    queues.append(sim.actions[sim.workers.shape[0]], sim.tickets, request)
 
 
 @compiled
@@ -128,21 +93,17 @@ def room(sim: Any) -> bool:
 
 
 @compiled
-def act(sim: Any) -> bool:
-    """Take the action at the head of the queue; False when there is none."""
-    run = sim.run[0]
-    request = int(run.action_head)
-    if request == NONE:
-        return False
+def act(sim: Any) -> None:
+    """Take the action at the head of the queue, which is there."""
+    request = queues.take(sim.actions[sim.workers.shape[0]], sim.tickets)
     ticket = sim.tickets[request]
-    run.action_head = ticket.next
     action = ticket.action
     if action in (_ACTIVATE, _RELEASE, _CLEAN) and sim.live[request].worker != NONE:
         worker = int(sim.live[request].worker)
         engines.interrupt(sim, worker)
         if sim.workers[worker].pass_end != NONE:
-            _defer(sim, worker, request)
-            return True
+            queues.append(sim.actions[worker], sim.tickets, request)
+            return
     ticket.action = _NOTHING
     if action == _SUBMIT:
         _submit(sim, request)
@@ -156,7 +117,6 @@ def act(sim: Any) -> bool:
         _release(sim, request)
     else:
         _clean(sim, request)
-    return True
 
 
 # The steps --------------------------------------------------------------------------------------------------------
@@ -214,13 +174,10 @@ def _ask(sim: Any, request: int) -> None:
         requests.tell(sim, node)
         return
     sim.tickets[request].hold = _PENDING
-    sim.live[request].next = NONE
-    if record.pending_head == NONE:
+    pending = sim.queues[worker, PENDING]
+    if pending.head == NONE:
         engines.interrupt(sim, worker)
-        record.pending_head = request
-    else:
-        sim.live[record.pending_tail].next = request
-    record.pending_tail = request
+    queues.append(pending, sim.live, request)
     if record.pass_end == NONE:
         reserve_next(sim, worker)
 
@@ -231,7 +188,8 @@ def reserve_next(sim: Any, worker: int) -> bool:
     record = sim.workers[worker]
     if not requests.pending_due(sim, worker):
         return False
-    request = int(record.pending_head)
+    pending = sim.queues[worker, PENDING]
+    request = int(pending.head)
     ticket = sim.tickets[request]
     if ticket.canceled != 0:
         return False  # its clean-up is on its way, and tries for the next one
@@ -239,9 +197,7 @@ def reserve_next(sim: Any, worker: int) -> bool:
     missing = engines.reserve(sim, worker, request)
     if missing == NONE:
         return False
-    record.pending_head = sim.live[request].next
-    if record.pending_head == NONE:
-        record.pending_tail = NONE
+    queues.take(pending, sim.live)
     ticket.hold = _DESTINATION
     record.holding += 1
     record.tried = NONE
@@ -316,7 +272,8 @@ def end_of_pass(sim: Any, worker: int, begin: int) -> None:
 
     What a prefill worker finished is held there; what else ended goes on to the driver, as nodes.
     """
-    wake(sim, worker)
+    # What waited for the pass goes before what its end brings about.
+    queues.move_all(sim.actions[worker], sim.actions[sim.workers.shape[0]], sim.tickets)
     if not is_split(sim):
         return
     run = sim.run[0]
@@ -409,15 +366,15 @@ def _clean(sim: Any, request: int) -> None:
         return
     record = sim.workers[worker]
     if ticket.hold == _PENDING:
-        _remove_pending(sim, worker, request)
+        queues.remove(sim.queues[worker, PENDING], sim.live, request)
     elif ticket.hold != _HOLDS_NOTHING:
         record.holding -= 1
     if state in (_WAITING, _PREEMPTED):
         engines.remove_waiting(sim, worker, request)
     elif state == _RUNNING:
         requests.remove_running(sim, worker, request)
-        if record.wait_head == request:
-            requests.pop_waiting(sim, worker)  # it runs by chunks, and waits for its next one
+        if sim.queues[worker, WAITING].head == request:
+            queues.take(sim.queues[worker, WAITING], sim.live)  # it runs by chunks, and waits for its next one
     if ticket.hold == _SOURCE:
         engines.release_source(sim, worker, request)
     else:
@@ -426,17 +383,3 @@ def _clean(sim: Any, request: int) -> None:
     record.capacity_epoch += 1
     record.tried = NONE
     reserve_next(sim, worker)
-
-
-@compiled
-def _remove_pending(sim: Any, worker: int, request: int) -> None:
-    record = sim.workers[worker]
-    before, at = NONE, int(record.pending_head)
-    while at != request:
-        before, at = at, int(sim.live[at].next)
-    if before == NONE:
-        record.pending_head = sim.live[request].next
-    else:
-        sim.live[before].next = sim.live[request].next
-    if record.pending_tail == request:
-        record.pending_tail = before

@@ -14,7 +14,7 @@ from typing import Any
 from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel import driver, engines, handoff, passes, radix, tables
-from playproof_kernel.arrays import NONE
+from playproof_kernel.arrays import NONE, READY, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, compiled_entry, constant
 
@@ -102,7 +102,7 @@ def _dispatch_due(sim: Any) -> None:
 @compiled
 def _act(sim: Any) -> int:
     run = sim.run[0]
-    while run.action_head != NONE:
+    while sim.actions[sim.workers.shape[0]].head != NONE:
         if not handoff.room(sim):
             return _no_room(sim)
         handoff.act(sim)
@@ -125,13 +125,18 @@ def _room(sim: Any, worker: int) -> int:
 
 
 @compiled
+def _queued(sim: Any, worker: int) -> bool:
+    return bool(sim.queues[worker, WAITING].head != NONE or sim.queues[worker, READY].head != NONE)
+
+
+@compiled
 def _first_startable(sim: Any, role: int) -> int:
     """Return the first idle worker of `role` with work that was not tried in vain at this instant, or NONE."""
     config = sim.config[role]
     for worker in range(config.first_worker, config.first_worker + config.workers):
         record = sim.workers[worker]
         if record.pass_end == NONE and record.tried != sim.run[0].now:
-            if record.running > 0 or record.wait_head != NONE or record.ready_head != NONE:
+            if record.running > 0 or _queued(sim, worker):
                 return int(worker)
     return NONE
 

@@ -23,14 +23,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from playproof_kernel import buckets
 from playproof_kernel.arrays import NONE
-from playproof_kernel.blocks import bucket_of, generated_key
+from playproof_kernel.blocks import generated_key
 from playproof_kernel.jit import compiled, compiled_entry
 
 ROOT = 0
 
 
-@compiled
+@compiled_entry
 def room(sequences: int) -> int:
     """Return how many nodes a pass of `sequences` requests may add: one at each match, two at each insert."""
     return 4 * sequences + 8
@@ -161,31 +162,16 @@ def _stamp(tree: Any, node: int, tick: int) -> None:
 
 @compiled
 def _link(tree: Any, node: int, key: int) -> None:
-    bucket = bucket_of(key, tree.buckets.shape[0])
+    bucket = buckets.bucket_of(key, tree.buckets.shape[0])
     tree.nodes[node].key = key
     tree.nodes[node].next = tree.buckets[bucket]
     tree.buckets[bucket] = node
 
 
 @compiled
-def _unlink(tree: Any, node: int) -> None:
-    bucket = bucket_of(tree.nodes[node].key, tree.buckets.shape[0])
-    at = tree.buckets[bucket]
-    if at == node:
-        tree.buckets[bucket] = tree.nodes[node].next
-        return
-    while tree.nodes[at].next != node:
-        at = tree.nodes[at].next
-    tree.nodes[at].next = tree.nodes[node].next
-
-
-@compiled
 def _child(tree: Any, key: int) -> int:
     """Return the node whose first page has `key`, or NONE; its parent can be no other than where one looks."""
-    node = int(tree.buckets[bucket_of(key, tree.buckets.shape[0])])
-    while node != NONE and tree.nodes[node].key != key:
-        node = int(tree.nodes[node].next)
-    return node
+    return buckets.find(tree.nodes, tree.buckets, key)
 
 
 @compiled
@@ -220,7 +206,7 @@ def _split(tree: Any, node: int, page: int) -> int:
     new.locks = old.locks
     new.tick = tree.worker[0].tick
     _stamp(tree, node, new.tick - 1)
-    _unlink(tree, node)
+    buckets.unlink(tree.nodes, tree.buckets, node)
     _link(tree, head, old.key)
     old.parent = head
     old.begin = page
@@ -288,6 +274,16 @@ def evictable_on_path(tree: Any, pages: int, node: int) -> int:
 
 
 @compiled
+def _lock(tree: Any, node: int) -> None:
+    entry = tree.nodes[node]
+    if entry.locks == 0:
+        tree.worker[0].idle -= entry.end - entry.begin
+        if entry.place != NONE:
+            _remove_leaf(tree, node)
+    entry.locks += 1
+
+
+@compiled
 def lock_prefix(tree: Any, pages: int, node: int) -> int:
     """Lock what `find_prefix` found and return the node that now ends it.
 
@@ -304,11 +300,7 @@ def lock_prefix(tree: Any, pages: int, node: int) -> int:
     while at != ROOT:
         entry = tree.nodes[at]
         entry.tick = record.tick
-        if entry.locks == 0:
-            record.idle -= entry.end - entry.begin
-            if entry.place != NONE:
-                _remove_leaf(tree, at)
-        entry.locks += 1
+        _lock(tree, at)
         at = entry.parent
     return last
 
@@ -388,16 +380,10 @@ def insert(tree: Any, request: int, start: int, begin: int, end: int) -> int:
 @compiled
 def lock_below(tree: Any, node: int, above: int) -> None:
     """Lock the nodes from `node` up to, and not including, `above`, whose path is locked already."""
-    record = tree.worker[0]
     at = node
     while at != above:
-        entry = tree.nodes[at]
-        if entry.locks == 0:
-            record.idle -= entry.end - entry.begin
-            if entry.place != NONE:
-                _remove_leaf(tree, at)
-        entry.locks += 1
-        at = entry.parent
+        _lock(tree, at)
+        at = tree.nodes[at].parent
 
 
 @compiled
@@ -415,7 +401,7 @@ def evict(tree: Any, pages: int) -> None:
             return
         pages -= entry.end - entry.begin
         _remove_leaf(tree, victim)
-        _unlink(tree, victim)
+        buckets.unlink(tree.nodes, tree.buckets, victim)
         entry.next = record.tree_spare
         record.tree_spare = victim
         record.tree_live -= 1

@@ -11,7 +11,8 @@ from typing import Any
 
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
-from playproof_kernel.arrays import NONE
+from playproof_kernel import queues
+from playproof_kernel.arrays import NONE, OUTCOMES, PENDING
 from playproof_kernel.deployment import Role
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
@@ -74,75 +75,15 @@ def outcome(sim: Any, node: int) -> int:
     return _REJECTED if rejected else _FAILED
 
 
-# The waiting queue ------------------------------------------------------------------------------------------------
-
-
-@compiled
-def push_back(sim: Any, worker: int, request: int) -> None:
-    """Put `request` at the end of the waiting queue."""
-    record = sim.workers[worker]
-    sim.live[request].next = NONE
-    if record.wait_head == NONE:
-        record.wait_head = request
-    else:
-        sim.live[record.wait_tail].next = request
-    record.wait_tail = request
-
-
-@compiled
-def push_front(sim: Any, worker: int, request: int) -> None:
-    """Put `request` at the head of the waiting queue."""
-    record = sim.workers[worker]
-    sim.live[request].next = record.wait_head
-    if record.wait_head == NONE:
-        record.wait_tail = request
-    record.wait_head = request
-
-
-@compiled
-def pop_waiting(sim: Any, worker: int) -> int:
-    """Take the head off the waiting queue."""
-    record = sim.workers[worker]
-    request = int(record.wait_head)
-    record.wait_head = sim.live[request].next
-    if record.wait_head == NONE:
-        record.wait_tail = NONE
-    return request
-
-
-@compiled
-def remove_waiting(sim: Any, worker: int, request: int) -> None:
-    """Take `request` out of the waiting queue, wherever it stands."""
-    record = sim.workers[worker]
-    if record.wait_head == request:
-        pop_waiting(sim, worker)
-        return
-    before = record.wait_head
-    while sim.live[before].next != request:
-        before = sim.live[before].next
-    sim.live[before].next = sim.live[request].next
-    if record.wait_tail == request:
-        record.wait_tail = before
-
-
-@compiled
-def insert_waiting(sim: Any, worker: int, before: int, request: int) -> None:
-    """Put `request` behind `before`, a waiting request, or at the head for NONE."""
-    record = sim.workers[worker]
-    if before == NONE:
-        push_front(sim, worker, request)
-    elif before == record.wait_tail:
-        push_back(sim, worker, request)
-    else:
-        sim.live[request].next = sim.live[before].next
-        sim.live[before].next = request
+# Queues and seats -------------------------------------------------------------------------------------------------
 
 
 @compiled
 def pending_due(sim: Any, worker: int) -> bool:
     """Whether the first pending destination of `worker` would be tried at the end of its next pass."""
     record = sim.workers[worker]
-    return record.pending_head != NONE and sim.tickets[record.pending_head].tried_epoch != record.capacity_epoch
+    first = sim.queues[worker, PENDING].head
+    return first != NONE and sim.tickets[first].tried_epoch != record.capacity_epoch
 
 
 @compiled
@@ -228,28 +169,19 @@ def finish(sim: Any, worker: int, request: int, end: int) -> None:
 @compiled
 def note_outcome(sim: Any, worker: int, request: int, event: int) -> None:
     """Settle a request that leaves in this pass without finishing; the driver hears of it at the pass's end."""
-    record = sim.workers[worker]
     advance(REQUEST_TABLE, sim.request_state, request, event)
-    sim.live[request].next = NONE
-    if record.outcome_head == NONE:
-        record.outcome_head = request
-    else:
-        sim.live[record.outcome_tail].next = request
-    record.outcome_tail = request
+    queues.append(sim.queues[worker, OUTCOMES], sim.live, request)
 
 
 @compiled
 def tell_outcomes(sim: Any, worker: int, end: int) -> None:
     """Put what was rejected or failed in a pass that ended at `end` on the feedback list."""
-    record = sim.workers[worker]
-    request = record.outcome_head
-    while request != NONE:
-        following = sim.live[request].next
+    outcomes = sim.queues[worker, OUTCOMES]
+    while outcomes.head != NONE:
+        request = queues.take(outcomes, sim.live)
         if sim.tickets[request].canceled == 0:
             sim.live[request].terminal = end
             tell(sim, request)
-        request = following
-    record.outcome_head = NONE
 
 
 @compiled

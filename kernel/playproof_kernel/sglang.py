@@ -27,8 +27,8 @@ from typing import Any
 from playproof_spec.machines import RequestEvent
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import passes, radix, requests
-from playproof_kernel.arrays import NONE
+from playproof_kernel import passes, queues, radix, requests
+from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, READY, WAITING
 from playproof_kernel.deployment import Role, TimingKind
 from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
@@ -75,34 +75,17 @@ def _pages(sim: Any, tokens: int) -> int:
 
 
 @compiled
-def enqueue(sim: Any, worker: int, request: int) -> None:
-    """Put `request` at the end of the waiting queue of `worker`, cutting a macro-step short if it matters."""
-    record = sim.workers[worker]
-    too_long = sim.static[request].input >= config_of(sim, worker).context
-    # One that will be refused is refused at the next pass, wherever it stands.
-    if record.macro > 1 and (record.wait_head == NONE or too_long):
-        interrupt(sim, worker)
-    advance(REQUEST_TABLE, sim.request_state, request, _ENQUEUE)
-    requests.push_back(sim, worker, request)
-    if too_long:
-        record.too_long += 1
-
-
-@compiled
 def _refuse_too_long(sim: Any, worker: int) -> None:
     """Reject every waiting prompt that reaches the context limit; the others keep their order."""
-    record = sim.workers[worker]
-    record.too_long = 0
-    request = record.wait_head
-    record.wait_head = NONE
-    record.wait_tail = NONE
-    while request != NONE:
-        following = sim.live[request].next
-        if sim.static[request].input >= config_of(sim, worker).context:
+    waiting = sim.queues[worker, WAITING]
+    sim.workers[worker].too_long = 0
+    last, request = waiting.tail, NONE
+    while waiting.head != NONE and request != last:
+        request = queues.take(waiting, sim.live)
+        if sim.static[request].input >= sim.config[0].context:
             requests.note_outcome(sim, worker, request, _REJECT)
         else:
-            requests.push_back(sim, worker, request)
-        request = following
+            queues.append(waiting, sim.live, request)
 
 
 # Pages of a request -----------------------------------------------------------------------------------------------
@@ -223,7 +206,7 @@ def _take(sim: Any, worker: int, request: int, start: int, tokens: int, branch: 
     if fresh > record.free:
         radix.evict(tree, fresh - record.free)
     record.free -= fresh
-    requests.pop_waiting(sim, worker)
+    queues.take(sim.queues[worker, WAITING], sim.live)
     live.table_len = held + fresh
     live.computed = start + tokens
     if first:
@@ -241,7 +224,7 @@ def _take(sim: Any, worker: int, request: int, start: int, tokens: int, branch: 
 @compiled
 def _end_head(sim: Any, worker: int) -> None:
     """End the head of the queue, which will never fit: rejected, or failed if it was admitted before."""
-    request = requests.pop_waiting(sim, worker)
+    request = queues.take(sim.queues[worker, WAITING], sim.live)
     live = sim.live[request]
     if live.computed > 0:
         let_go(sim, worker, request)
@@ -273,8 +256,9 @@ def _prefill_batch(sim: Any, worker: int, part: Any) -> int:
     prefill, chunk = config.max_prefill_tokens, config.chunked_prefill_size
     taken, cut = 0, NONE
     record.blocked = _NOT
-    while record.wait_head != NONE and stalled + taken < config.max_sequences:
-        request = record.wait_head
+    waiting = sim.queues[worker, WAITING]
+    while waiting.head != NONE and stalled + taken < config.max_sequences:
+        request = int(waiting.head)
         if _pages(sim, known(sim, request)) > config.blocks:
             _end_head(sim, worker)
             continue
@@ -310,7 +294,7 @@ def _prefill_batch(sim: Any, worker: int, part: Any) -> int:
     if cut != NONE:
         # Never a second one: what the first leaves of the chunk is less than a page.
         _cache(sim, worker, cut)
-        requests.push_front(sim, worker, cut)
+        queues.prepend(sim.queues[worker, WAITING], sim.live, cut)
     return taken
 
 
@@ -352,7 +336,7 @@ def _retract(sim: Any, worker: int, request: int) -> None:
     sim.workers[worker].retracted = 1
     let_go(sim, worker, request)
     requests.preempt(sim, worker, request)
-    requests.push_back(sim, worker, request)
+    queues.append(sim.queues[worker, WAITING], sim.live, request)
 
 
 @compiled
@@ -407,10 +391,11 @@ def _make_room(sim: Any, worker: int) -> None:
     while _growers(sim, worker) > 1 and _short(sim, worker):
         _retract_one(sim, worker)
         _evict_for_survivors(sim, worker)
-    if record.wait_head != NONE and sim.live[record.wait_head].computed > 0 and _short(sim, worker):
-        _retract(sim, worker, requests.pop_waiting(sim, worker))
+    first = sim.queues[worker, WAITING].head
+    if first != NONE and sim.live[first].computed > 0 and _short(sim, worker):
+        _retract(sim, worker, queues.take(sim.queues[worker, WAITING], sim.live))
     alone = record.running == 1 and _short(sim, worker)
-    if alone and record.ready_head != NONE and not _outgrew(sim, worker):
+    if alone and sim.queues[worker, READY].head != NONE and not _outgrew(sim, worker):
         _retract_one(sim, worker)
     if record.retracted != 0:
         _estimate_ratio(sim, worker)
@@ -445,9 +430,9 @@ def _seat_ready(sim: Any, worker: int) -> None:
     """Seat requests whose prompt was handed over, in the order of activation; it enters the tree now."""
     record = sim.workers[worker]
     seats = config_of(sim, worker).max_sequences
-    while record.ready_head != NONE and record.running < seats:
-        request = int(record.ready_head)
-        record.ready_head = sim.live[request].next
+    ready = sim.queues[worker, READY]
+    while ready.head != NONE and record.running < seats:
+        request = queues.take(ready, sim.live)
         _cache(sim, worker, request)
         requests.admit(sim, worker, request, ZERO)
         requests.seat(sim, worker, request)
@@ -457,28 +442,11 @@ def _seat_ready(sim: Any, worker: int) -> None:
 def _yield_to_destination(sim: Any, worker: int) -> None:
     """Retract a prompt that waits for its next chunk when it is all that stands against a pending destination."""
     record = sim.workers[worker]
-    if record.running > 0 or record.holding > 0 or record.pending_head == NONE or record.wait_head == NONE:
+    first = sim.queues[worker, WAITING].head
+    if record.running > 0 or record.holding > 0 or sim.queues[worker, PENDING].head == NONE or first == NONE:
         return
-    if sim.live[record.wait_head].computed > 0:
-        _retract(sim, worker, requests.pop_waiting(sim, worker))
-
-
-@compiled
-def remove_ready(sim: Any, worker: int, request: int) -> bool:
-    """Take `request` out of the queue of those handed over; False when it is not there."""
-    record = sim.workers[worker]
-    before, at = NONE, int(record.ready_head)
-    while at != NONE and at != request:
-        before, at = at, int(sim.live[at].next)
-    if at == NONE:
-        return False
-    if before == NONE:
-        record.ready_head = sim.live[request].next
-    else:
-        sim.live[before].next = sim.live[request].next
-    if record.ready_tail == request:
-        record.ready_tail = before
-    return True
+    if sim.live[first].computed > 0:
+        _retract(sim, worker, queues.take(sim.queues[worker, WAITING], sim.live))
 
 
 @compiled
@@ -510,16 +478,10 @@ def reserve(sim: Any, worker: int, request: int) -> int:
 @compiled
 def activate(sim: Any, worker: int, request: int) -> None:
     """The prompt of `request` is there: it waits for a seat."""
-    record = sim.workers[worker]
     live = sim.live[request]
     live.computed = sim.static[request].input
     advance(REQUEST_TABLE, sim.request_state, request, _ENQUEUE)
-    live.next = NONE
-    if record.ready_head == NONE:
-        record.ready_head = request
-    else:
-        sim.live[record.ready_tail].next = request
-    record.ready_tail = request
+    queues.append(sim.queues[worker, READY], sim.live, request)
 
 
 @compiled
@@ -550,7 +512,7 @@ def start_pass(sim: Any, worker: int) -> bool:
     part[:] = 0
     taken = 0
     record.blocked = _NOT
-    if record.ready_head == NONE and record.pending_head == NONE:
+    if sim.queues[worker, READY].head == NONE and sim.queues[worker, PENDING].head == NONE:
         taken = _prefill_batch(sim, worker, part)
     record.prefill = 1 if taken > 0 else 0
     decoding, known_tokens = 0, 0
@@ -564,11 +526,12 @@ def start_pass(sim: Any, worker: int) -> bool:
                 decoding += 1
                 known_tokens += known(sim, request)
     waits = record.running == record.stuck  # nobody runs, or one that can do nothing
-    if taken == 0 and waits and record.outcome_head == NONE and record.retracted == 0:
+    no_outcome = sim.queues[worker, OUTCOMES].head == NONE
+    if taken == 0 and waits and no_outcome and record.retracted == 0:
         record.passes -= 1
         return False
     passes.begin(sim, worker, passes.cost(sim, worker, part, decoding, known_tokens), known_tokens)
-    quiet = taken == 0 and record.retracted == 0 and record.stuck == 0 and record.outcome_head == NONE
+    quiet = taken == 0 and record.retracted == 0 and record.stuck == 0 and no_outcome
     quiet = quiet and record.first_duration > 0 and not requests.pending_due(sim, worker)
     if config.macro != 0 and quiet:
         _plan_macro(sim, worker)
@@ -646,20 +609,6 @@ def _plan_macro(sim: Any, worker: int) -> None:
         number = 1 + _blocked_for(sim, worker, number - 1)
     record.macro = number
     record.pass_end = passes.end_of(sim, worker, number)
-
-
-@compiled
-def interrupt(sim: Any, worker: int) -> None:
-    """Cut a macro-step of `worker` short: passes that have ended count, the one in progress goes on alone."""
-    record = sim.workers[worker]
-    number, end = passes.done(sim, worker)
-    if number == 0:
-        record.macro = 1
-        record.pass_end = record.pass_start + record.first_duration
-        return
-    following_duration = passes.duration_of(sim, worker, number + 1)
-    apply_passes(sim, worker, number)
-    passes.resume(sim, worker, number, end, following_duration)
 
 
 # The end of a pass ------------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from playproof_kernel.arrays import (
     LIVE,
     NONE,
     PLAY,
+    QUEUE,
+    QUEUES,
     RUN,
     TICKET,
     WORKER,
@@ -116,7 +118,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
     gaps = 1 << (4 * (MAX_VARYING_PASSES + sequences) * workers).bit_length()
     return Sim(
         config=config,
-        run=_new_run(),
+        run=records(1, RUN),
         static=static,
         live=_new_live(rows),
         tickets=_new_tickets(rows),
@@ -132,6 +134,8 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         lane_state=np.zeros(max(lanes, 1), np.int8),
         workers=_new_workers(config),
         running=np.zeros((workers, sequences), np.int64),
+        queues=_new_queues((workers, QUEUES)),
+        actions=_new_queues(workers + 1),
         copies=_new_copies(workers, copies),
         block_state=np.zeros((workers, copies), np.int8),
         free=_new_free(config, copies),
@@ -207,11 +211,11 @@ def _new_static(graph: CompiledGraph, config: Any) -> Any:
     return both
 
 
-def _new_run() -> Any:
-    run = records(1, RUN)
-    run.action_head = NONE
-    run.action_tail = NONE
-    return run
+def _new_queues(shape: int | tuple[int, ...]) -> Any:
+    queues = records(shape, QUEUE)
+    queues["head"] = NONE
+    queues["tail"] = NONE
+    return queues
 
 
 def _new_cancellations(load: LoadSpec) -> Any:
@@ -267,15 +271,6 @@ def _new_workers(config: Any) -> Any:
     for name in (
         "pass_end",
         "tried",
-        "wait_head",
-        "wait_tail",
-        "outcome_head",
-        "action_head",
-        "action_tail",
-        "pending_head",
-        "pending_tail",
-        "ready_head",
-        "ready_tail",
         "tree_spare",
     ):
         table[name] = NONE

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from playproof_kernel import blocks
-from playproof_kernel.arrays import NONE
+from playproof_kernel.arrays import NONE, WAITING
 from playproof_kernel.jit import compiled
 from playproof_kernel.requests import config_of
 
@@ -48,7 +48,7 @@ def reserve_room(sim: Any, worker: int) -> bool:
     if run.arena + (seats + 1) * longest <= sim.arena.shape[0]:
         return True
     wanted = longest
-    request = sim.workers[worker].wait_head
+    request = sim.queues[worker, WAITING].head
     while request != NONE and seats > 0:
         # One that will be refused takes no seat, and what stands behind it moves up.
         if not never_fits(sim, worker, request):

@@ -25,26 +25,16 @@ from typing import Any
 from playproof_spec.machines import RequestEvent
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import blocks, passes, requests, tables
-from playproof_kernel.arrays import NONE
+from playproof_kernel import blocks, passes, queues, requests, tables
+from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, WAITING
 from playproof_kernel.deployment import Role, TimingKind
-from playproof_kernel.jit import ONE, ZERO, compiled, constant
+from playproof_kernel.jit import ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.transitions import REQUEST_TABLE, advance
 
 _ENQUEUE, _REJECT, _FAIL = constant(RequestEvent.ENQUEUE), constant(RequestEvent.REJECT), constant(RequestEvent.FAIL)
 _FIXED = constant(TimingKind.FIXED)
 _PREFILL = constant(Role.PREFILL)
-
-
-@compiled
-def enqueue(sim: Any, worker: int, request: int) -> None:
-    """Put `request` at the end of the waiting queue of `worker`, cutting a macro-step short if it matters."""
-    record = sim.workers[worker]
-    if record.wait_head == NONE and record.macro > 1:
-        interrupt(sim, worker)
-    advance(REQUEST_TABLE, sim.request_state, request, _ENQUEUE)
-    requests.push_back(sim, worker, request)
 
 
 # Scheduling -------------------------------------------------------------------------------------------------------
@@ -57,7 +47,7 @@ def _preempt_last(sim: Any, worker: int) -> int:
     request = int(sim.running[worker, record.running])
     tables.release_all(sim, worker, request)
     requests.preempt(sim, worker, request)
-    requests.push_front(sim, worker, request)
+    queues.prepend(sim.queues[worker, WAITING], sim.live, request)
     return request
 
 
@@ -127,7 +117,7 @@ def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[in
 def _first_materialized(sim: Any, worker: int) -> int:
     """Return the waiting request that arrived first among those whose prompt is there already, or NONE."""
     first = NONE
-    request = sim.workers[worker].wait_head
+    request = sim.queues[worker, WAITING].head
     while request != NONE:
         if sim.live[request].computed > 0 and (first == NONE or sim.tickets[request].order < sim.tickets[first].order):
             first = request
@@ -137,7 +127,7 @@ def _first_materialized(sim: Any, worker: int) -> int:
 
 @compiled
 def _seat_materialized(sim: Any, worker: int, request: int) -> None:
-    requests.remove_waiting(sim, worker, request)
+    queues.remove(sim.queues[worker, WAITING], sim.live, request)
     requests.admit(sim, worker, request, ZERO)
     requests.seat(sim, worker, request)
 
@@ -150,10 +140,11 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
     """
     config = config_of(sim, worker)
     record = sim.workers[worker]
+    waiting = sim.queues[worker, WAITING]
     size = config.block_size
     while record.running < config.max_sequences:
-        pending = record.pending_head != NONE
-        request = _first_materialized(sim, worker) if pending else int(record.wait_head)
+        pending = sim.queues[worker, PENDING].head != NONE
+        request = _first_materialized(sim, worker) if pending else int(waiting.head)
         if request == NONE:
             return
         live = sim.live[request]
@@ -166,7 +157,7 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
         tokens = known(sim, request)
         if tables.never_fits(sim, worker, request):
             # Never admitted before: refused. Preempted after its output outgrew the pool: failed.
-            requests.pop_waiting(sim, worker)
+            queues.take(waiting, sim.live)
             requests.note_outcome(sim, worker, request, _REJECT if live.admissions == 0 else _FAIL)
             continue
         hits, active = 0, 0
@@ -183,7 +174,7 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
                 return
             _seat_materialized(sim, worker, request)
             continue
-        requests.pop_waiting(sim, worker)
+        queues.take(waiting, sim.live)
         tables.open_with_prefix(sim, worker, request, hits)
         live.computed = hits * size
         requests.seat(sim, worker, request)
@@ -230,14 +221,15 @@ def start_pass(sim: Any, worker: int) -> bool:
     if not preempted:
         _admit_waiting(sim, worker, budget, part)
     decoding, known_tokens = _decode_part(sim, worker)
-    if record.running == 0 and record.outcome_head == NONE and not preempted:
+    no_outcome = sim.queues[worker, OUTCOMES].head == NONE
+    if record.running == 0 and no_outcome and not preempted:
         record.passes -= 1
         return False
     passes.begin(sim, worker, passes.cost(sim, worker, part, decoding, known_tokens), known_tokens)
     # One token each: a request that still recomputes its output takes more of the budget than it will next time.
     quiet = whole and part[0] == 0 and budget == config.max_batched_tokens - record.running
     quiet = quiet and evidence == run.admissions + record.preemptions
-    quiet = quiet and record.outcome_head == NONE and decoding == record.running
+    quiet = quiet and no_outcome and decoding == record.running
     if config.macro != 0 and quiet and record.first_duration > 0 and not requests.pending_due(sim, worker):
         _plan_macro(sim, worker)
     return True
@@ -286,7 +278,7 @@ def _plan_macro(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _grow(sim: Any, worker: int, number: int) -> None:
+def grow(sim: Any, worker: int, number: int) -> None:
     """Compute `number` more tokens of every running request."""
     for i in range(sim.workers[worker].running):
         request = sim.running[worker, i]
@@ -294,21 +286,6 @@ def _grow(sim: Any, worker: int, number: int) -> None:
         live.computed += number
         tables.extend(sim, worker, request, live.computed)
         tables.cache_full_blocks(sim, worker, request)
-
-
-@compiled
-def interrupt(sim: Any, worker: int) -> None:
-    """Cut a macro-step of `worker` short: passes that have ended count, the one in progress goes on alone."""
-    record = sim.workers[worker]
-    number, end = passes.done(sim, worker)
-    if number == 0:
-        record.macro = 1
-        record.pass_end = record.pass_start + record.first_duration
-        return
-    following_duration = passes.duration_of(sim, worker, number + 1)
-    apply_passes(sim, worker, number)
-    if passes.resume(sim, worker, number, end, following_duration):
-        _grow(sim, worker, ONE)
 
 
 @compiled
@@ -322,7 +299,7 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
     requests.set_canceled_aside(sim, worker)
     if number > 1:
         # All growth comes before any release, as pass by pass.
-        _grow(sim, worker, number - 1)
+        grow(sim, worker, number - 1)
         passes.record_gaps_between(sim, worker, number)
     prefill = config_of(sim, worker).role == _PREFILL
     kept = 0
@@ -379,12 +356,13 @@ def activate(sim: Any, worker: int, request: int) -> None:
     tables.cache_full_blocks(sim, worker, request)
     order = sim.tickets[request].order
     before = NONE
-    at = sim.workers[worker].wait_head
+    waiting = sim.queues[worker, WAITING]
+    at = waiting.head
     while at != NONE and sim.tickets[at].order <= order:
         before = at
         at = sim.live[at].next
     advance(REQUEST_TABLE, sim.request_state, request, _ENQUEUE)
-    requests.insert_waiting(sim, worker, before, request)
+    queues.insert(waiting, sim.live, before, request)
 
 
 @compiled

@@ -10,32 +10,32 @@ from naive import NaivePool
 from playproof_kernel import blocks
 from playproof_kernel.arrays import COPY, NONE, WORKER, records
 from playproof_kernel.blocks import Pool
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled_entry
 from playproof_spec.machines import BlockState
 
 
 # The pool's functions are compiled into their callers; these are callers for the test.
-@compiled
+@compiled_entry
 def find(pool: Pool, key: int) -> int:
     return blocks.find(pool, key)
 
 
-@compiled
+@compiled_entry
 def allocate(pool: Pool) -> int:
     return blocks.allocate(pool)
 
 
-@compiled
+@compiled_entry
 def reuse(pool: Pool, copy: int) -> None:
     blocks.reuse(pool, copy)
 
 
-@compiled
+@compiled_entry
 def fill(pool: Pool, copy: int, key: int) -> None:
     blocks.fill(pool, copy, key)
 
 
-@compiled
+@compiled_entry
 def release(pool: Pool, copy: int) -> None:
     blocks.release(pool, copy)
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from naive_sglang import Branch, NaiveTree
 from playproof_kernel import radix
 from playproof_kernel.arrays import BRANCH, CONFIG, KEYS, NONE, STATIC, WORKER, records
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled_entry
 from playproof_kernel.radix import Tree
 
 PAGES = 24
@@ -17,34 +17,34 @@ CAPACITY = 400
 
 
 # The tree's functions are compiled into their callers; these are callers for the test.
-@compiled
+@compiled_entry
 def find_prefix(tree: Tree, request: int, most: int) -> tuple[int, int]:
     return radix.find_prefix(tree, request, most)
 
 
-@compiled
+@compiled_entry
 def lock_prefix(tree: Tree, pages: int, node: int) -> int:
     return radix.lock_prefix(tree, pages, node)
 
 
-@compiled
+@compiled_entry
 def evictable_on_path(tree: Tree, pages: int, node: int) -> int:
     return radix.evictable_on_path(tree, pages, node)
 
 
-@compiled
+@compiled_entry
 def insert_and_lock(tree: Tree, request: int, start: int, begin: int, end: int) -> int:
     node = radix.insert(tree, request, start, begin, end)
     radix.lock_below(tree, node, start)
     return node
 
 
-@compiled
+@compiled_entry
 def unlock(tree: Tree, node: int) -> None:
     radix.unlock(tree, node)
 
 
-@compiled
+@compiled_entry
 def evict(tree: Tree, pages: int) -> None:
     radix.evict(tree, pages)
 
