@@ -363,7 +363,7 @@ def ledger_of(sim: Sim) -> Ledger:
     decode_worker = np.where(served.worker == NONE, NONE, served.worker - int(sim.config[-1].first_worker))
     return Ledger(
         node_state=sim.node_state,
-        request_state=_final_states(sim) if split else sim.request_state,
+        request_state=_final_states(sim),
         handoff_state=sim.handoff_state if split else np.zeros(nodes, np.int8),
         dispatched_ns=first.dispatched.copy(),
         first_admit_ns=first.first_admit.copy(),
@@ -404,7 +404,10 @@ def ledger_of(sim: Sim) -> Ledger:
 
 
 def _final_states(sim: Sim) -> Any:
-    """Return how the requests of a prefill/decode run ended for their clients, as `RequestState`."""
+    """Return how the requests ended for their clients, as `RequestState`.
+
+    That is not always how an engine ended them: one that is canceled in the pass that refuses it was canceled.
+    """
     nodes = len(sim.node_state)
     too_long = sim.static.input[:nodes] >= int(sim.config[0].context)
     rejected = too_long | (sim.request_state[:nodes] == RequestState.REJECTED)
