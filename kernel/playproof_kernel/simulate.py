@@ -333,7 +333,7 @@ def _with_larger_logs(sim: Sim) -> Sim:
     """Double the log of admissions, and rehash the gaps into a table of twice the size."""
     gaps = records(2 * len(sim.gaps), GAP)
     larger = sim._replace(admissions=_grown(sim.admissions, 2 * len(sim.admissions)), gaps=gaps)
-    loop.rehash_gaps(larger, sim.gaps)
+    loop.rehash_gaps(larger, sim.gaps[sim.gaps["count"] > 0])
     return larger
 
 
