@@ -128,13 +128,13 @@ def cache_full_blocks(sim: Any, worker: int, request: int) -> None:
         keys = sim.keys[run]
         upto = min(number + keys.count, full)
         for block in range(max(number, live.filled), upto):
-            key = keys.first + (block - number) * config.key_stride
+            key = static.space + keys.first + (block - number) * config.key_stride
             blocks.fill(pool, sim.arena[live.table_begin + block], key)
         number += keys.count
         if number >= full:
             break
     for block in range(max(number, live.filled), full):
-        blocks.fill(pool, sim.arena[live.table_begin + block], blocks.generated_key(request, block))
+        blocks.fill(pool, sim.arena[live.table_begin + block], blocks.generated_key(static.serial, block))
     live.filled = full
 
 
@@ -175,7 +175,7 @@ def cached_prefix(sim: Any, worker: int, request: int, most: int) -> tuple[int, 
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
         for i in range(min(keys.count, most - number)):
-            copy = blocks.find(pool, keys.first + i * config.key_stride)
+            copy = blocks.find(pool, static.space + keys.first + i * config.key_stride)
             if copy == NONE:
                 return hits, active
             sim.found[hits] = copy
@@ -187,7 +187,7 @@ def cached_prefix(sim: Any, worker: int, request: int, most: int) -> tuple[int, 
             return hits, active
     # Blocks that the request itself filled with its output before it was preempted.
     for block in range(number, most):
-        copy = blocks.find(pool, blocks.generated_key(request, block))
+        copy = blocks.find(pool, blocks.generated_key(static.serial, block))
         if copy == NONE:
             break
         sim.found[hits] = copy
