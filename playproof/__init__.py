@@ -39,6 +39,7 @@ __all__ = [
     "Load",
     "PolynomialTiming",
     "PrefillRole",
+    "Profile",
     "Report",
     "Trajectories",
     "Transfer",
