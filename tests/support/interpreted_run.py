@@ -10,8 +10,19 @@ import sys
 
 import blake3
 import msgspec
-from ledgers import columns
-from playproof_kernel import Backend, DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec, simulate
+from ledgers import columns, controlled_columns
+from playproof_kernel import (
+    Backend,
+    DeploymentSpec,
+    LoadSpec,
+    ProfileSpec,
+    Timing,
+    TimingKind,
+    WorkerSpec,
+    simulate,
+    simulate_controlled,
+)
+from playproof_kernel.snapshot import InvalidSnapshot
 from playproof_spec.certificate import prove
 from playproof_spec.sketch import sketch
 
@@ -72,7 +83,25 @@ def random_ledger(seed: int) -> dict[str, object]:
     )
     deployment = DeploymentSpec(chance.randint(1, 3), worker, chance.choice([12, 1000]))
     load = LoadSpec(lanes=chance.choice([None, 1, 2]), speedup=chance.choice([1.0, 3.0]))
-    return columns(simulate(prove(sketch(rows, block_size=block_size)), deployment, load))
+    proven = prove(sketch(rows, block_size=block_size))
+    controlled = random_controls(chance)
+    try:
+        ledger = simulate_controlled(proven, deployment, controlled, capture=True)
+    except InvalidSnapshot as refused:
+        return {**columns(simulate(proven, deployment, load)), "refused": len(refused.findings.items)}
+    return {**columns(simulate(proven, deployment, load)), "controlled": controlled_columns(ledger)}
+
+
+def random_controls(chance: random.Random) -> LoadSpec:
+    """Return a load under run controls."""
+    ms = 1_000_000
+    profile = ProfileSpec(chance.choice([20, 90]) * ms, chance.choice([0, 5]) * ms, 0, 4 * ms, 3 * ms)
+    return LoadSpec(
+        lanes=chance.choice([1, 2, 5]),
+        snapshot_seed=chance.randint(0, 9),
+        warmup=chance.random() < 0.5,
+        profile=chance.choice([None, profile]),
+    )
 
 
 def main() -> None:
