@@ -22,6 +22,7 @@ from playproof.deployment import (
     Load,
     PolynomialTiming,
     PrefillRole,
+    Profile,
     Transfer,
 )
 from playproof.report import Report, Trajectories

@@ -1,4 +1,4 @@
-"""Every reference case of the run controls on aggregated workers: cuts, phases, profile, plays, requests, figures."""
+"""Every reference case of the run controls, aggregated and prefill/decode: cuts, phases, profile, plays, requests, figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_COMPARED = re.compile(
 )
 # What the peer derives from the edges stands in our graph.
 OF_THE_GRAPH = ("root_id", "parent_id")
-FAMILIES = re.compile(r"agg-vllm-(snapshot|warm|profile|warm-profile)-\d+")
+FAMILIES = re.compile(r"(agg|pd)-(vllm|sglang)-(snapshot|warm|profile|warm-profile)-\d+")
 
 
 def same(ours: Any, theirs: Any) -> bool:
@@ -57,7 +57,7 @@ def condensed(snapshot: dict[str, Any]) -> dict[str, Any]:
 
 def cases(reference_dir: Path) -> list[Path]:
     folders = sorted(path for path in (reference_dir / "cases").iterdir() if FAMILIES.fullmatch(path.name))
-    assert len(folders) >= 16, "the reference folder lacks cases of the run controls"
+    assert len(folders) >= 20, "the reference folder lacks cases of the run controls"
     return folders
 
 
@@ -106,8 +106,8 @@ def test_everything_equals_the_peers(reference_dir: Path) -> None:
         compare_evidence(case.name, document, expected)
         figures += compare_summary(case.name, document, expected)
         requests += compare_requests(case.name, report, expected)
-    assert requests > 300
-    assert figures > 16 * 60
+    assert requests > 500
+    assert figures > 20 * 60
 
 
 def test_the_figures_do_not_need_the_requests(reference_dir: Path) -> None:

@@ -325,7 +325,7 @@ def test_a_profile_stops_before_identities_run_out(proven: ProvenGraph) -> None:
     spec = DEPLOYMENT.to_spec()
     sim, _ = start_controlled(proven.graph, spec, PROFILED.to_spec())
     sim.config.key_span = GENERATED // 10
-    while loop.run(sim, SLICE) != loop.Stop.DONE:
+    while loop.run(sim, SLICE) != loop.Stop.OVER:
         pass
     assert int(sim.run[0].no_identity) == 1
     assert 3 < int(sim.run[0].instances) < 10
