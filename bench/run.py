@@ -7,6 +7,7 @@
 2. Growth with the corpus: the same plays once, twice and four times.
 3. Growth within a play: one play of 1,000, 2,000 and 4,000 requests, lowered.
 4. Deployments: the corpus on several of them, with 32 lanes each no slower than twice the first, aggregated vLLM.
+5. Run controls: an hour of profile from a snapshot on, cold and warmed, on aggregated workers and prefill/decode.
 
 The corpus is looked for beside the project (``../shared/data/weka``, or under ``PLAYPROOF_DATA``) and unpacked into a
 temporary folder; without it only part 3 runs. Absolute times depend on the machine; the ratios are what to watch.
@@ -25,6 +26,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVE = "kv-cache-tester-710traces.tar.xz"
@@ -45,6 +48,8 @@ PLAY_GROWTH_MAX = 1.5
 DEPLOYMENT_RATIO_MAX = 2.0
 # Other work on the machine only ever adds time, so the best of some runs is the one to compare.
 REPEATS = 3
+# What an hour of profile may take without capture.
+PROFILE_MB = 1536.0
 
 
 def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool) -> Any:
@@ -62,7 +67,9 @@ def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool) -> Any:
     )
 
 
-def measure(path: str, lanes: int | None, workers: int, replay: bool, engine: Engine, pair: bool) -> dict[str, Any]:
+def measure(
+    path: str, lanes: int | None, workers: int, replay: bool, engine: Engine, pair: bool, profile: str
+) -> dict[str, Any]:
     """Load (and replay) in this process and return the figures."""
     import resource
 
@@ -72,12 +79,19 @@ def measure(path: str, lanes: int | None, workers: int, replay: bool, engine: En
 
     deployment = deployment_of(pp, engine, workers, pair)
     load = pp.Load(lanes=lanes)
+    if profile:
+        deployment = msgspec.structs.replace(deployment, timing=pp.PolynomialTiming())
+        load = pp.Load(lanes=lanes, snapshot_seed=42, warmup=True, profile=pp.Profile())
     warm_up(pp, simulate, deployment)
     started = time.perf_counter()
     trace = pp.load(path)
     loaded = time.perf_counter()
     figures: dict[str, Any] = {"requests": trace.graph.node_count, "load_s": loaded - started}
-    if replay:
+    if profile:
+        report = pp.replay(trace, deployment, load, per_request=False).to_dict()
+        figures["replay_s"] = report["wall_time_ms"] / 1000
+        figures |= {name: report[name] for name in ("num_requests", "total_trajectories", "forward_passes")}
+    elif replay:
         ledger = simulate(trace, deployment.to_spec(), load.to_spec())
         figures["replay_s"] = time.perf_counter() - loaded
         report = pp.Report(trace, ledger, deployment, load).to_dict()
@@ -99,9 +113,11 @@ def in_a_process(
     replay: bool = True,
     engine: Engine = VLLM,
     pair: bool = False,
+    profile: str = "",
 ) -> dict[str, Any]:
     """Measure in a fresh process, since peak memory is a process's."""
     how = {"lanes": lanes, "workers": workers, "replay": replay, "engine": engine, "pair": pair}
+    how["profile"] = profile
     call = json.dumps({"path": str(path), **how})
     result = subprocess.run([sys.executable, __file__, "--measure", call], capture_output=True, text=True, check=False)
     if result.returncode != 0:
@@ -270,6 +286,22 @@ def show_deployments(corpus: Path, limits: Limits) -> None:
     print()
 
 
+def show_profiles(corpus: Path, limits: Limits) -> None:
+    """An hour of profile from a warmed snapshot on."""
+    print("Profiles (one hour, 32 lanes, snapshot and warmup, polynomial timing, no capture)")
+    print("  engine  block  workers    plays  requests    forward passes    replay s    peak MB")
+    for engine, workers in ((VLLM, 1), (VLLM, 8), (("sglang", 1), 4)):
+        figures = in_a_process(corpus, 32, workers, engine=engine, profile=True)
+        what = f"memory of a profile on {engine[0]}, {workers} workers"
+        plays, requests = figures["total_trajectories"], figures["num_requests"]
+        print(
+            f"  {engine[0]:6}  {engine[1]:5}  {workers:7}  {plays:7,}  {requests:8,}"
+            f"  {figures['forward_passes']:16,}  {figures['replay_s']:10.2f}  {figures['peak_mb']:9.0f}"
+            f"   {limits.check(what, figures['peak_mb'], PROFILE_MB)}"
+        )
+    print()
+
+
 def show_corpus(corpus: Path, limits: Limits) -> None:
     runs = [in_a_process(corpus) for _ in range(REPEATS)]
     print(
@@ -302,6 +334,7 @@ def main() -> None:
             show_growth_with_the_corpus(corpus, scratch, limits)
             if not arguments.quick:
                 show_deployments(corpus, limits)
+                show_profiles(corpus, limits)
             show_corpus(corpus, limits)
     if limits.broken:
         sys.exit("Not kept:\n  " + "\n  ".join(limits.broken))

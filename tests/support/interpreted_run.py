@@ -1,7 +1,7 @@
 """Replays random corpora and prints digests of the ledgers; run with and without the compiler by a property test.
 
-Usage: ``python interpreted_run.py SEED COUNT``. A line a seed: the seed, its topology, the digest of the ledger with
-macro-steps, and that of the ledger pass by pass.
+Usage: ``python interpreted_run.py SEED COUNT``. A line a seed: the seed, its topology, and the digests of the ledger
+with macro-steps, of the ledger pass by pass, and of a run under run controls.
 """
 
 from __future__ import annotations
@@ -12,10 +12,22 @@ from dataclasses import replace
 
 import blake3
 import msgspec
-from ledgers import columns
-from playproof_kernel import Backend, DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec, simulate
-from playproof_kernel.deployment import DecodeSpec, TransferSpec
-from playproof_spec.certificate import prove
+from ledgers import columns, controlled_columns
+from playproof_kernel import (
+    Backend,
+    DecodeSpec,
+    DeploymentSpec,
+    LoadSpec,
+    ProfileSpec,
+    Timing,
+    TimingKind,
+    TransferSpec,
+    WorkerSpec,
+    simulate,
+    simulate_controlled,
+)
+from playproof_kernel.snapshot import InvalidSnapshot
+from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.sketch import sketch
 from pressure import random_cancellations, random_rows
 
@@ -47,8 +59,32 @@ def random_deployment(chance: random.Random, backend: Backend, split: bool) -> D
     return DeploymentSpec(chance.randint(1, 3), first, chance.choice([12, 1000, 1000, 1000]), decode)
 
 
-def digests(seed: int) -> tuple[str, str]:
-    """Replay the corpus of `seed` on the deployment of `seed`, with macro-steps and without."""
+def random_controls(chance: random.Random) -> LoadSpec:
+    """Return a load under run controls."""
+    ms = 1_000_000
+    profile = ProfileSpec(chance.choice([20, 90]) * ms, chance.choice([0, 5]) * ms, 0, 4 * ms, 3 * ms)
+    return LoadSpec(
+        lanes=chance.choice([1, 2, 5]),
+        snapshot_seed=chance.randint(0, 9),
+        warmup=chance.random() < 0.5,
+        profile=chance.choice([None, profile]),
+    )
+
+
+def digest(what: object) -> str:
+    return blake3.blake3(msgspec.json.encode(what)).hexdigest()
+
+
+def controlled_digest(proven: ProvenGraph, deployment: DeploymentSpec, load: LoadSpec) -> str:
+    """Return the digest of a run under run controls, or of what its cuts were refused for."""
+    try:
+        return digest(controlled_columns(simulate_controlled(proven, deployment, load, capture=True)))
+    except InvalidSnapshot as refused:
+        return digest(len(refused.findings.items))
+
+
+def digests(seed: int) -> tuple[str, str, str]:
+    """Replay the corpus of `seed` on the deployment of `seed`: with macro-steps, without, and under run controls."""
     chance = random.Random(seed)
     graph = sketch(random_rows(chance, plays=4, nodes=5, blocks=6), block_size=4)
     deployment = random_deployment(chance, *TOPOLOGIES[seed % len(TOPOLOGIES)])
@@ -59,8 +95,8 @@ def digests(seed: int) -> tuple[str, str]:
     )
     proven = prove(graph)
     ledgers = [simulate(proven, deployment, replace(load, macro_steps=macro)) for macro in (True, False)]
-    with_macro, without = (blake3.blake3(msgspec.json.encode(columns(ledger))).hexdigest() for ledger in ledgers)
-    return with_macro, without
+    with_macro, without = (digest(columns(ledger)) for ledger in ledgers)
+    return with_macro, without, controlled_digest(proven, deployment, random_controls(chance))
 
 
 def main() -> None:

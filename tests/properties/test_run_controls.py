@@ -1,0 +1,375 @@
+"""Snapshot, warmup and profile beside a naive twin: whole runs on real workers, and the driver step by step.
+
+The twin can be made wrong in five ways; each must show.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, assume, find, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from naive_controls import FAULTS, NaiveControls, naive_controlled
+from playproof_kernel import (
+    ControlledLedger,
+    DeploymentSpec,
+    LoadSpec,
+    ProfileSpec,
+    Timing,
+    TimingKind,
+    WorkerSpec,
+    driver,
+    phases,
+    simulate_controlled,
+    timers,
+)
+from playproof_kernel.controlled import start_controlled
+from playproof_kernel.jit import compiled
+from playproof_kernel.snapshot import InvalidSnapshot
+from playproof_kernel.transitions import REQUEST_TABLE, advance
+from playproof_spec.certificate import prove
+from playproof_spec.findings import InvalidInput
+from playproof_spec.graph import Graph
+from playproof_spec.machines import LaneState, NodeState, PhaseState, PlayState, RequestEvent, RequestState
+from strategies import deployments, graphs, sglang_deployments
+
+MS = 1_000_000
+profiles = st.builds(
+    ProfileSpec,
+    duration_ns=st.sampled_from([1 * MS, 20 * MS, 55 * MS, 120 * MS]),
+    grace_ns=st.sampled_from([0, 3 * MS, 30 * MS]),
+    drain_ns=st.just(10 * MS),
+    tree_cap_ns=st.sampled_from([1 * MS, 4 * MS, 1000 * MS]),
+    global_cap_ns=st.sampled_from([1 * MS, 3 * MS, 1000 * MS]),
+)
+controlled_loads = st.builds(
+    LoadSpec,
+    lanes=st.sampled_from([1, 1, 2, 3, 7]),
+    speedup=st.sampled_from([1.0, 2.0, 0.5]),
+    snapshot_seed=st.integers(0, 3),
+    warmup=st.booleans(),
+    profile=st.none() | profiles,
+)
+# Every pass takes time, so that no instant is endless and a deadline is reached.
+TIMINGS = [Timing(TimingKind.FIXED, 7 * MS, 2 * MS), Timing(TimingKind.FIXED, 3 * MS, 1 * MS)]
+
+
+@st.composite
+def steady(draw: st.DrawFn) -> DeploymentSpec:
+    drawn = draw(deployments | sglang_deployments)
+    worker = dataclasses.replace(drawn.worker, timing=draw(st.sampled_from(TIMINGS)))
+    return dataclasses.replace(drawn, worker=worker)
+
+
+def observed(ledger: ControlledLedger, graph: Graph) -> dict[str, Any]:
+    assert ledger.captured is not None
+    history: dict[int, list[tuple[int, int]]] = {}
+    for admission in ledger.captured.admissions:
+        history.setdefault(int(admission.node), []).append((int(admission["at"]), int(admission.reused)))
+    return {
+        "phase": PhaseState(ledger.phase).name.lower(),
+        "barrier": ledger.profile_start_ns,
+        "finished": ledger.finished_ns,
+        "requests": [
+            (
+                (int(r.instance), int(r.source), int(r.dispatched), int(r.first_token), int(r.terminal), int(r.worker)),
+                (RequestState(int(r.state)).name.lower(), int(r.generated), history.get(int(r.serial), [])),
+            )
+            for r in ledger.captured.requests
+        ],
+        "preparation": [
+            (int(p.source), int(p.lane), int(dispatched), int(terminal))
+            for p, dispatched, terminal in zip(
+                ledger.preparation, ledger.prep_dispatched_ns, ledger.prep_terminal_ns, strict=True
+            )
+        ],
+        "plays": [
+            (int(p.source), int(p.lane), int(p.ordinal), int(p.start), int(p.first_dispatch), int(p.last_terminal))
+            for p in ledger.plays
+        ],
+        "ends": [(PlayState(int(p.state)).name.lower(), int(p.settled), int(p.expired)) for p in ledger.plays],
+        "failures": [int(p.failed_source) for p in ledger.plays],
+        "shifts": [(int(s["at"]), int(s.instance), int(s.by), int(s.timers)) for s in ledger.shifts],
+        "counts": (ledger.issued, ledger.never_issued, ledger.canceled),
+        "prompts": ledger.completed_input,
+    }
+
+
+def expected(naive: NaiveControls) -> dict[str, Any]:
+    requests, corpus = naive.requests, naive.corpus
+    outcome = {"completed": "finished"}
+    valid = naive.phase == "done"
+
+    def row(number: int) -> tuple[Any, ...]:
+        r, owner = requests[number], naive.owner[number]
+        first = r.tokens_ns[0] if r.tokens_ns else -1
+        instance = -1 if owner is None else owner.number
+        return (
+            (instance, corpus.source[number], r.dispatched_ns, first, r.terminal_ns, r.worker),
+            (outcome.get(r.state, r.state), len(r.tokens_ns), list(r.admissions)),
+        )
+
+    plays = naive.instances if valid else []
+    measured = naive.measured()
+    completed = [number for number in measured if requests[number].state == "completed"]
+    return {
+        "phase": naive.phase,
+        "barrier": naive.start_ns,
+        "finished": naive.finished_ns,
+        "requests": [row(number) for number in measured],
+        "preparation": [
+            (corpus.source[n], lane, requests[n].dispatched_ns, requests[n].terminal_ns)
+            for lane, numbers in enumerate(naive.prep)
+            for n in numbers
+        ],
+        "plays": [(p.source, p.lane, p.ordinal, p.start_ns, p.first_dispatch_ns, p.last_terminal_ns) for p in plays],
+        "ends": [(p.state, p.settled_ns, p.expired) for p in plays],
+        "failures": [corpus.source[p.failed] if p.failed >= 0 else -1 for p in plays],
+        "shifts": naive.shifts,
+        "counts": (
+            len(measured),
+            sum(p.expired for p in plays),
+            sum(r.state == "canceled" for r in requests),
+        ),
+        "prompts": sum(corpus.input_length[number] for number in completed),
+    }
+
+
+def both(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, fault: str = "") -> tuple[Any, Any]:
+    """Return what both runs observed; the example is dropped when the trace contradicts itself."""
+    try:
+        proven = prove(graph)
+    except InvalidInput:
+        assume(False)
+    try:
+        ledger = simulate_controlled(proven, deployment, load, capture=True)
+    except InvalidSnapshot:
+        assert NaiveControls.__dict__["contradictory"]
+        assume(False)
+    naive, _ = naive_controlled(graph, deployment, load, fault)
+    return observed(ledger, graph), expected(naive)
+
+
+@given(graphs(max_plays=3, max_nodes=5, max_blocks=5), steady(), controlled_loads)
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+def test_runs_equal_the_naive_ones(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
+    ours, theirs = both(graph, deployment, load)
+    for name in theirs:
+        assert ours[name] == theirs[name], name
+
+
+@given(graphs(max_plays=3, max_nodes=5, max_blocks=5), steady(), controlled_loads)
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+def test_macro_steps_change_nothing(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
+    try:
+        proven = prove(graph)
+        fast = simulate_controlled(proven, deployment, load, capture=True)
+    except InvalidInput:
+        assume(False)
+    slow = simulate_controlled(proven, deployment, dataclasses.replace(load, macro_steps=False), capture=True)
+    assert observed(fast, graph) == observed(slow, graph)
+    assert fast.gap_ns.tolist() == slow.gap_ns.tolist()
+    assert fast.gap_count.tolist() == slow.gap_count.tolist()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_seeded_fault_shows(fault: str) -> None:
+    """The twin with one fault differs from the kernel somewhere among the examples."""
+    scenario = st.tuples(graphs(max_plays=3, max_nodes=5, max_blocks=5), steady(), controlled_loads)
+
+    def differs(drawn: tuple[Graph, DeploymentSpec, LoadSpec]) -> bool:
+        try:
+            proven = prove(drawn[0])
+            ledger = simulate_controlled(proven, drawn[1], drawn[2], capture=True)
+        except InvalidInput:
+            return False
+        naive, _ = naive_controlled(*drawn, fault)
+        return observed(ledger, drawn[0]) != expected(naive)
+
+    hunt = settings(
+        max_examples=400, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    try:
+        find(scenario, differs, settings=hunt)
+    except NoSuchExample:
+        pytest.fail(f"no example shows {fault}")
+
+
+# The driver, step by step ---------------------------------------------------------------------------------------------
+
+
+@compiled
+def dispatch_next(sim: Any) -> int:
+    node = timers.pop_timer(sim)
+    driver.dispatch(sim, node)
+    return node
+
+
+@compiled
+def request_event(sim: Any, node: int, event: int) -> None:
+    advance(REQUEST_TABLE, sim.request_state, node, event)
+
+
+@compiled
+def next_control(sim: Any) -> int:
+    return phases.next_time(sim)
+
+
+@compiled
+def step(sim: Any) -> bool:
+    return phases.step(sim)
+
+
+OUTCOMES = {
+    "completed": (RequestEvent.ENQUEUE, RequestEvent.ADMIT, RequestEvent.FINISH),
+    "rejected": (RequestEvent.ENQUEUE, RequestEvent.REJECT),
+    "failed": (RequestEvent.ENQUEUE, RequestEvent.ADMIT, RequestEvent.FAIL),
+}
+
+
+class ControlsBesideNaive(RuleBasedStateMachine):
+    """Hypothesis plays the engine: it decides when each request ends, and how."""
+
+    @initialize(graph=graphs(max_plays=3, max_nodes=5, max_blocks=3), load=controlled_loads)
+    def create(self, graph: Graph, load: LoadSpec) -> None:
+        self.naive = NaiveControls(graph, load) if not contradicts(graph, load) else None
+        if self.naive is not None:
+            deployment = DeploymentSpec(1, WorkerSpec(1000, 4), 100_000)
+            self.sim, _ = start_controlled(graph, deployment, load)
+            self.clock = count()
+
+    def slots(self) -> dict[int, int]:
+        """Slots of the requests in flight, by their numbers."""
+        flying = np.flatnonzero(self.sim.node_state == NodeState.DISPATCHED)
+        return {int(self.sim.static[slot].serial): int(slot) for slot in flying}
+
+    def running(self) -> bool:
+        return self.naive is not None and self.naive.phase in ("preparation", "profile", "grace")
+
+    @precondition(lambda self: self.running() and self.naive.due())
+    @rule()
+    def dispatch(self) -> None:
+        wanted = self.naive.due()[0]
+        slot = dispatch_next(self.sim)
+        assert int(self.sim.static[slot].serial) == wanted
+        self.naive.dispatch(wanted)
+
+    def move_to(self, now: int) -> None:
+        self.naive.now = now
+        self.sim.run[0].now = now
+        self.both_step()
+
+    def both_step(self) -> None:
+        while step(self.sim):
+            pass
+        before = -1
+        while before != len(self.naive.shifts):
+            before = len(self.naive.shifts)
+            self.naive.step()
+        if self.naive.grace_is_over():
+            self.naive.cancel(set())
+        self.sim.run[0].admissions = 0
+
+    @precondition(lambda self: self.running() and not self.naive.due() and self.naive.next_time() is not None)
+    @rule()
+    def wait_for_what_is_next(self) -> None:
+        self.move_to(self.naive.next_time())
+
+    @precondition(lambda self: self.running() and not self.naive.due() and self.naive.in_flight())
+    @rule(later_ns=st.sampled_from([0, 1, 500_000, 1_000_000, 7_000_000]))
+    def let_time_pass(self, later_ns: int) -> None:
+        following = self.naive.next_time()
+        now = self.naive.now + later_ns
+        self.move_to(now if following is None else min(now, following))
+
+    @precondition(lambda self: self.running() and self.naive.in_flight())
+    @rule(data=st.data())
+    def requests_end(self, data: st.DataObject) -> None:
+        ending = data.draw(st.lists(st.sampled_from(self.naive.in_flight()), min_size=1, unique=True))
+        kinds = st.sampled_from(["completed"] * 6 + ["rejected", "failed"])
+        outcomes = [(number, data.draw(kinds)) for number in ending]
+        slots = self.slots()
+        for position, (number, outcome) in enumerate(outcomes):
+            for event in OUTCOMES[outcome]:
+                request_event(self.sim, slots[number], event)
+            self.sim.live[slots[number]].generated = 1
+            self.sim.feedback[position] = slots[number]
+        self.sim.run[0].feedback = len(outcomes)
+        driver_hear(self.sim)
+        self.naive.hear(outcomes)
+        self.both_step()
+
+    @precondition(lambda self: not self.running())
+    @rule()
+    def nothing_is_left(self) -> None:
+        """The end of a run: Hypothesis wants a rule that applies."""
+
+    @invariant()
+    def same_requests_in_flight_and_waiting(self) -> None:
+        if self.naive is None:
+            return
+        assert sorted(self.slots()) == sorted(self.naive.in_flight())
+        waiting = np.flatnonzero(self.sim.node_state == NodeState.READY)
+        ours = {int(self.sim.static[slot].serial): int(self.sim.live[slot].ready) for slot in waiting}
+        assert ours == {r.index: r.ready_ns for r in self.naive.requests if r.state == "ready"}
+
+    @invariant()
+    def same_phase_and_counts(self) -> None:
+        if self.naive is None:
+            return
+        phase = PhaseState(int(self.sim.phase_state[0])).name.lower()
+        assert {"primer": "preparation", "warmup": "preparation", "barrier": "preparation"}.get(
+            phase, phase
+        ) == self.naive.phase
+        run = self.sim.run[0]
+        assert int(run.instances) == len(self.naive.instances)
+        assert int(run.never_issued) == sum(p.expired for p in self.naive.instances)
+        assert int(run.canceled) == sum(r.state == "canceled" for r in self.naive.requests)
+        shifts = [(int(s["at"]), int(s.instance), int(s.by), int(s.timers)) for s in self.sim.shifts[: int(run.shifts)]]
+        assert shifts == self.naive.shifts
+
+    @invariant()
+    def no_more_plays_than_lanes(self) -> None:
+        """A lane is occupied exactly while its play has not settled."""
+        if self.naive is None:
+            return
+        live = [p.lane for p in self.naive.instances if p.settled_ns < 0]
+        assert len(live) == len(set(live)) <= len(self.sim.lane_state)
+        occupied = np.flatnonzero(self.sim.lane_state == LaneState.OCCUPIED).tolist()
+        assert occupied == sorted(live)
+
+    @invariant()
+    def identities_are_never_used_twice(self) -> None:
+        if self.naive is None:
+            return
+        begin = int(self.sim.config[0].prep_begin)
+        seats = [slice(int(p.node_begin), int(p.node_end)) for p in self.sim.plays]
+        spaces = [set(self.sim.static.space[seat].tolist()) for seat in seats]
+        assert all(len(space) == 1 for space in spaces)
+        span = int(self.sim.config[0].key_span)
+        for space, play in zip(spaces, self.sim.plays, strict=True):
+            assert space == {(int(play.ordinal) * len(seats) + int(play.lane)) * span}
+        serials = [serial for seat in seats for serial in self.sim.static.serial[seat].tolist()]
+        serials += self.sim.static.serial[begin:].tolist()
+        assert len(serials) == len(set(serials))
+
+
+driver_hear = driver.hear
+
+
+def contradicts(graph: Graph, load: LoadSpec) -> bool:
+    try:
+        start_controlled(graph, DeploymentSpec(1, WorkerSpec(1000, 4), 100_000), load)
+    except InvalidSnapshot:
+        return True
+    return False
+
+
+TestControlsBesideNaive = ControlsBesideNaive.TestCase
+TestControlsBesideNaive.settings = settings(stateful_step_count=60)
