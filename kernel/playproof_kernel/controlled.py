@@ -191,7 +191,7 @@ def simulate_controlled(
         if stop == loop.Stop.OVER:
             return _ledger(sim, cuts, drain)
         if stop == loop.Stop.SEATS:
-            sim = _with_more_seats(sim)
+            sim = with_more_seats(sim)
         elif stop != loop.Stop.LOGS or _gaps_short(sim):
             sim = with_room(sim, stop)
 
@@ -282,7 +282,7 @@ def _lanes(prep: Any, lanes: int) -> Any:
     return records_of_lanes
 
 
-def _with_more_seats(sim: Sim) -> Sim:
+def with_more_seats(sim: Sim) -> Sim:
     """Return the arrays with twice the seats, behind all other slots.
 
     The engine requests of the decode role are numbered from the number of nodes on, and so move up.

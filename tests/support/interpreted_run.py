@@ -5,6 +5,7 @@ Usage: ``python interpreted_run.py SEED COUNT``.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import sys
 
@@ -13,11 +14,13 @@ import msgspec
 from ledgers import columns, controlled_columns
 from playproof_kernel import (
     Backend,
+    DecodeSpec,
     DeploymentSpec,
     LoadSpec,
     ProfileSpec,
     Timing,
     TimingKind,
+    TransferSpec,
     WorkerSpec,
     simulate,
     simulate_controlled,
@@ -82,6 +85,10 @@ def random_ledger(seed: int) -> dict[str, object]:
         schedule_conservativeness=chance.choice([1.0, 0.01]),
     )
     deployment = DeploymentSpec(chance.randint(1, 3), worker, chance.choice([12, 1000]))
+    if chance.random() < 0.4:
+        decode = dataclasses.replace(worker, blocks=chance.randint(2, 30), max_sequences=chance.choice([1, 2, 8]))
+        transfer = TransferSpec(1000, chance.choice([None, 1e6]), full_prompt=chance.random() < 0.5)
+        deployment = dataclasses.replace(deployment, decode=DecodeSpec(chance.randint(1, 2), decode, transfer))
     load = LoadSpec(lanes=chance.choice([None, 1, 2]), speedup=chance.choice([1.0, 3.0]))
     proven = prove(sketch(rows, block_size=block_size))
     controlled = random_controls(chance)
