@@ -40,6 +40,7 @@ from playproof_kernel.requests import Hold
 from playproof_kernel.snapshot import InvalidSnapshot
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
 from playproof_spec.certificate import prove
+from playproof_spec.digest import graph_digest
 from playproof_spec.findings import InvalidInput
 from playproof_spec.graph import Graph
 from playproof_spec.machines import (
@@ -304,7 +305,7 @@ class ControlsBesideNaive(RuleBasedStateMachine):
         self.held: dict[int, int] = {}  # slots of requests that are over and not settled, by their numbers
         if self.naive is not None:
             self.naive.engaged = self.held.__contains__
-            self.sim, _ = start_controlled(graph, self.deployment, load)
+            self.sim, _ = start_controlled(graph, graph_digest(graph, shift_floors=False), self.deployment, load)
 
     @property
     def split(self) -> bool:
@@ -470,7 +471,7 @@ class PairBesideNaive(ControlsBesideNaive):
 
 def contradicts(graph: Graph, load: LoadSpec) -> bool:
     try:
-        start_controlled(graph, AGGREGATED, load)
+        start_controlled(graph, graph_digest(graph, shift_floors=False), AGGREGATED, load)
     except InvalidSnapshot:
         return True
     return False
