@@ -208,17 +208,21 @@ def replay(
     """
     from playproof_kernel import simulate
     from playproof_kernel.controlled import simulate_controlled
+    from playproof_kernel.snapshot import InvalidSnapshot
 
     deployment, load = deployment or Deployment(), load or Load()
     findings = fit(trace.graph, deployment, load)
-    findings.extend(contradictions(trace.graph, load))
     if findings.errors:
         raise InvalidDeployment(findings)
     started = time.perf_counter_ns()
     if load.snapshot_seed is not None:
-        controlled = simulate_controlled(
-            trace, deployment.to_spec(), load.to_spec(), capture=per_request, progress=progress
-        )
+        try:
+            controlled = simulate_controlled(
+                trace, deployment.to_spec(), load.to_spec(), capture=per_request, progress=progress
+            )
+        except InvalidSnapshot as refused:
+            findings.extend(refused.findings)
+            raise InvalidDeployment(findings) from None
         wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
         return ControlledReport(
             trace, controlled, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request

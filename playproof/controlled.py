@@ -121,15 +121,8 @@ class ControlledReport(Report):
         unrolled, ledger = _unrolled(self.proven.graph, self.controlled, self._play_id)
         return RequestColumns(unrolled, ledger, disaggregated=isinstance(self.deployment, Disaggregated))
 
-    @cached_property
-    def _digest(self) -> str:
-        """Digest of the graph with its floors as recorded, which names the plays."""
-        from playproof_spec.digest import graph_digest
-
-        return graph_digest(self.proven.graph, shift_floors=False)
-
     def _play_id(self, lane: int, ordinal: int) -> str:
-        return f"agentic-v1:{self._digest}:{self.load.snapshot_seed}:{lane}:{ordinal}"
+        return f"agentic-v1:{self.controlled.graph_digest}:{self.load.snapshot_seed}:{lane}:{ordinal}"
 
     def _since_barrier_ms(self, time_ns: int) -> float | None:
         return None if time_ns < 0 else (time_ns - self.controlled.profile_start_ns) / NS_PER_MS
@@ -214,7 +207,7 @@ class ControlledReport(Report):
         return self.controlled.finished_ns - self.controlled.profile_start_ns if self.valid else 0
 
     def _replayed_digest(self) -> str:
-        return self._digest
+        return self.controlled.graph_digest
 
     def _controls(self) -> dict[str, Any]:
         return {

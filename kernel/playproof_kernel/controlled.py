@@ -69,6 +69,8 @@ class ControlledLedger:
 
     Attributes
     ----------
+    graph_digest : str
+        Of the graph with its floors as recorded; cuts are drawn from it.
     cuts : tuple of Cut
         The first play of each lane.
     phase : int
@@ -104,6 +106,7 @@ class ControlledLedger:
     captured : Captured or None
     """
 
+    graph_digest: str
     cuts: tuple[Cut, ...]
     phase: int
     profile_start_ns: int
@@ -179,7 +182,8 @@ def simulate_controlled(
     ReplayFault
         When the run cannot go on; no input that was proven may bring that about.
     """
-    sim, cuts = start_controlled(proven.graph, deployment, load)
+    digest = graph_digest(proven.graph, shift_floors=False)
+    sim, cuts = start_controlled(proven.graph, digest, deployment, load)
     drain = Drain(proven.graph, capture)
     while True:
         stop = loop.run(sim, SLICE)
@@ -189,18 +193,20 @@ def simulate_controlled(
         if sim.run[0].no_identity:
             raise ReplayFault("the profile ran out of cache identities")
         if stop == loop.Stop.OVER:
-            return _ledger(sim, cuts, drain)
+            return _ledger(sim, digest, cuts, drain)
         if stop == loop.Stop.SEATS:
-            sim = _with_more_seats(sim)
+            sim = with_more_seats(sim)
         elif stop != loop.Stop.LOGS or _gaps_short(sim):
             sim = with_room(sim, stop)
 
 
-def start_controlled(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> tuple[Sim, tuple[Cut, ...]]:
-    """Return the arrays of a controlled run that has begun, and its cuts."""
+def start_controlled(
+    graph: Graph, digest: str, deployment: DeploymentSpec, load: LoadSpec
+) -> tuple[Sim, tuple[Cut, ...]]:
+    """Return the arrays of a controlled run of `graph`, whose digest is `digest`, that has begun, and its cuts."""
     if load.lanes is None or load.snapshot_seed is None:
         raise ValueError("a controlled run needs lanes and a snapshot seed")
-    cuts = plan_snapshots(graph, graph_digest(graph, shift_floors=False), load.lanes, load.snapshot_seed)
+    cuts = plan_snapshots(graph, digest, load.lanes, load.snapshot_seed)
     worker = deployment.worker
     compiled = compile_graph(
         graph,
@@ -282,7 +288,7 @@ def _lanes(prep: Any, lanes: int) -> Any:
     return records_of_lanes
 
 
-def _with_more_seats(sim: Sim) -> Sim:
+def with_more_seats(sim: Sim) -> Sim:
     """Return the arrays with twice the seats, behind all other slots.
 
     The engine requests of the decode role are numbered from the number of nodes on, and so move up.
@@ -476,7 +482,7 @@ def _joined(parts: list[Any], dtype: np.dtype[Any]) -> Any:
     return np.concatenate([np.zeros(0, dtype), *parts]).view(np.recarray)
 
 
-def _ledger(sim: Sim, cuts: tuple[Cut, ...], drain: Drain) -> ControlledLedger:
+def _ledger(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Drain) -> ControlledLedger:
     run, workers = sim.run[0], sim.workers
     gaps = sim.gaps[sim.gaps["count"] > 0]
     gaps = gaps[np.argsort(gaps.value, kind="stable")]
@@ -486,6 +492,7 @@ def _ledger(sim: Sim, cuts: tuple[Cut, ...], drain: Drain) -> ControlledLedger:
     prep, served = sim.live[prepared], sim.live[-nodes:][prepared]
     states = final_states(sim) if split else sim.request_state
     return ControlledLedger(
+        graph_digest=digest,
         cuts=cuts,
         phase=int(sim.phase_state[0]),
         profile_start_ns=int(run.profile_start),

@@ -1,18 +1,21 @@
 """Naive twin of the run controls: cuts, lanes, preparation, barrier, deadline, grace, cancellation and idle caps.
 
 Lists and dictionaries, every question asked anew each time it arises, no seat ever reused. Workers are those of
-`naive`, on a corpus in which every request of every play instance stands for itself.
+`naive` and `naive_disagg`, on a corpus in which every request of every play instance stands for itself.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
 from naive import NaiveWorker, Request, _new_worker
+from naive_disagg import Handoff, NaiveDisagg
+from naive_sglang import NaiveSglangWorker
 from playproof_kernel import DeploymentSpec, LoadSpec
 from playproof_spec.digest import graph_digest
 from playproof_spec.graph import Edge, Graph, Trigger
@@ -51,6 +54,10 @@ class Unrolled:
     input_length: list[int] = field(default_factory=list)
     output_length: list[int] = field(default_factory=list)
 
+    @property
+    def node_count(self) -> int:
+        return len(self.source)
+
     def add(self, source: int, scope: int, output: int) -> None:
         self.source.append(source)
         self.scope.append(scope)
@@ -81,7 +88,10 @@ class NaiveControls:
         self.refilled_at, self.refills = -1, 0
         self.prep: list[list[int]] = [[] for _ in range(self.lanes)]
         self.prep_failed = -1
+        self.unsettled = 0
+        self.quiescent: dict[int, int] = {}  # when engines had let go of a request
         self.last_terminal_ns = 0
+        self.engaged: Callable[[int], bool] = lambda number: False  # whether engines still hold a request that is over
         self.edges = [[graph.edge(n, t) for n in self._into(t)] for t in range(graph.node_count)]
         self._begin()
 
@@ -316,14 +326,15 @@ class NaiveControls:
     def step(self) -> None:
         """Between what is heard and what is dispatched."""
         if self.phase == "preparation":
-            running = [number for number in self.in_flight() if self.owner[number] is None]
+            numbers = [n for lane in self.prep for n in lane]
+            running = [n for n in numbers if self.requests[n].state == "dispatched" or self.engaged(n)]
             left = [
                 n for lane in self.prep for n in lane if self.requests[n].state in ("blocked", "ready", "dispatched")
             ]
             if self.prep_failed >= 0:
                 if not running:
                     self.phase, self.finished_ns = "invalid", self.now
-            elif not left:
+            elif not left and not running:
                 self.phase, self.start_ns, self.last_terminal_ns = "profile", self.now, self.now
                 for instance in self.instances[: self.lanes]:
                     self._activate(instance)
@@ -340,26 +351,43 @@ class NaiveControls:
         if self.phase == "grace" and not self.in_flight():
             self.phase, self.finished_ns = "done", self.now
 
+    # What a prefill/decode loop asks of its driver
+
+    def start(self) -> None:
+        """All has begun already."""
+
+    def give_up(self) -> list[int]:
+        """Between what is heard and what is dispatched: do what is due, and return what is canceled."""
+        self.step()
+        return self.cancel() if self.phase == "grace" and self.grace_is_over() else []
+
     def grace_is_over(self) -> bool:
         profile = self.load.profile
         if self.phase != "grace" or profile is None:
             return False
         return self.now >= self.start_ns + profile.duration_ns + profile.grace_ns
 
-    def cancel(self, held: set[int]) -> None:
-        """Cancel what is in flight; `held` are requests that a running pass still has."""
-        for instance in self.instances:
-            mine = [number for number in instance.requests.values() if self.requests[number].state == "dispatched"]
-            for number in mine:
-                self.requests[number].state, self.requests[number].terminal_ns = "canceled", self.now
-                instance.last_terminal_ns = self.now
-                if instance.failed < 0:
-                    instance.failed, instance.failed_outcome = number, "canceled"
-            if mine and instance.state == "active":
+    def cancel(self) -> list[int]:
+        """The client gives up on all that is in flight; returns what that was."""
+        given_up = self.in_flight()
+        for number in given_up:
+            instance = self.owner[number]
+            assert instance is not None
+            self.requests[number].state, self.requests[number].terminal_ns = "canceled", self.now
+            instance.last_terminal_ns = self.now
+            if instance.failed < 0:
+                instance.failed, instance.failed_outcome = number, "canceled"
+            if instance.state == "active":
                 instance.state = "closing"
-            if mine and not held & set(mine):
-                self.settle(instance)
         self.phase, self.finished_ns = "done", self.now
+        return given_up
+
+    def settle_canceled(self, held: set[int]) -> None:
+        """End the plays of canceled requests; `held` are requests that a running pass still has."""
+        for instance in self.instances:
+            mine = set(instance.requests.values())
+            if instance.settled_ns < 0 and not held & mine:
+                self.settle(instance)
 
     def _expire(self) -> None:
         for instance in list(self.instances):
@@ -418,11 +446,93 @@ class NaiveControls:
         return min(times, default=None)
 
 
-def naive_controlled(
-    graph: Graph, deployment: DeploymentSpec, load: LoadSpec, fault: str = ""
-) -> tuple[NaiveControls, list[NaiveWorker]]:
+def _computing(worker: NaiveWorker) -> list[int]:
+    """Requests that the pass in progress of a worker computes for, or has decided on."""
+    computing = [*worker.running, *(number for number, _ in worker.gone)]
+    if isinstance(worker, NaiveSglangWorker) and worker.prefill and worker.waiting:
+        # A chunk that was cut stands in the queue again while it is computed.
+        first = worker.waiting[0]
+        computing += [first] if worker.requests[first].computed > 0 else []
+    return computing
+
+
+class ControlledDisagg(NaiveDisagg):
+    """A prefill/decode replay under run controls."""
+
+    def __init__(self, controls: NaiveControls, deployment: DeploymentSpec) -> None:
+        super().__init__(controls.corpus, deployment, controls.load, controls)  # type: ignore[arg-type]
+        self.controls = controls
+        self.settled_ns: dict[int, int] = {}
+        controls.engaged = self.engaged
+
+    def engaged(self, number: int) -> bool:
+        """Whether a worker has `number` anywhere, or something other than a clean-up waits to be done for it."""
+        actions = [*self.queue, *((action, node) for _, action, node in self.deferred)]
+        if any(node == number and not action.startswith("cancel") for action, node in actions):
+            return True
+        if any(node == number for _, node in self.transfers):
+            return True
+        places: list[int] = []
+        for worker in self.workers:
+            places += [*worker.waiting, *worker.running, *(node for node, _ in worker.gone), *worker.canceled]
+        for source in self.prefill:
+            places += source.sources
+        for destination in self.decode:
+            places += [*destination.pending, *destination.reserved, *getattr(destination, "prebuilt", [])]
+        return number in places
+
+    def note_settled(self) -> None:
+        for request in self.controls.requests:
+            if request.terminal_ns >= 0 and request.index not in self.settled_ns and not self.engaged(request.index):
+                self.settled_ns[request.index] = self.controls.now
+
+    def over(self) -> bool:
+        self.note_settled()
+        if self.controls.phase not in ("done", "invalid"):
+            return False
+        waits = self.controls.phase == "done" and self.controls.load.profile is None
+        return not waits or all(r.index in self.settled_ns for r in self.controls.requests if r.terminal_ns >= 0)
+
+    def step(self) -> bool:
+        missing = range(len(self.handoffs), len(self.controls.requests))
+        self.sources += [Request(number) for number in missing]
+        self.destinations += [Request(number) for number in missing]
+        self.handoffs += [Handoff() for _ in missing]
+        before = (self.controls.phase, len(self.controls.shifts))
+        changed = super().step()
+        return not self.over() and (changed or before != (self.controls.phase, len(self.controls.shifts)))
+
+    def next_time(self) -> int | None:
+        return None if self.over() else super().next_time()
+
+    def finish(self) -> None:
+        """After the run, take what the client saw of each request from the worker that served it."""
+        late = {r.index for r in self.controls.requests if r.terminal_ns >= 0} - self.settled_ns.keys()
+        self.controls.unsettled = len(late)
+        self.controls.settle_canceled(late)
+        for request, handoff in zip(self.controls.requests, self.handoffs, strict=False):
+            served, source = self.destinations[request.index], self.sources[request.index]
+            request.tokens_ns, request.admissions = served.tokens_ns, [*source.admissions, *served.admissions]
+            request.handoff = (
+                handoff.worker,
+                *(handoff.held_ns, handoff.reserved_ns, handoff.activated_ns, handoff.released_ns),
+            )
+        for instance in self.controls.instances:
+            mine = [number for number in instance.requests.values() if self.controls.requests[number].terminal_ns >= 0]
+            if instance.settled_ns >= 0:
+                last = max((self.settled_ns.get(number, -1) for number in mine), default=-1)
+                instance.settled_ns = -1 if late & set(mine) else max(instance.settled_ns, last)
+
+
+def naive_controlled(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, fault: str = "") -> NaiveControls:
     """Replay `graph` under the run controls of `load` the slow way."""
     driver = NaiveControls(graph, load, fault)
+    if deployment.decode is not None:
+        run = ControlledDisagg(driver, deployment)
+        run.run()
+        run.finish()
+        driver.quiescent = run.settled_ns
+        return driver
     workers: list[NaiveWorker] = [
         _new_worker(driver.corpus, deployment, driver.requests)  # type: ignore[arg-type]
         for _ in range(deployment.workers)
@@ -442,11 +552,14 @@ def naive_controlled(
             driver.step()
             changed = changed or len(driver.shifts) > shifted
             if driver.grace_is_over() and driver.phase == "grace":
-                driver.cancel(
-                    {n for w in workers if w.end_ns is not None for n in [*w.running, *(g for g, _ in w.gone)]}
-                )
+                given_up = set(driver.cancel())
+                busy = [worker for worker in workers if worker.end_ns is not None]
+                held = {number for worker in busy for number in _computing(worker)} & given_up
+                driver.unsettled = len(held)
+                driver.settle_canceled(held)
             if driver.phase in ("done", "invalid"):
-                return driver, workers
+                driver.quiescent = {request.index: request.terminal_ns for request in driver.requests}
+                return driver
             while due := driver.due():
                 number = placed % len(workers)
                 placed += 1

@@ -13,6 +13,7 @@ from playproof_kernel.blocks import GENERATED
 from playproof_kernel.controlled import start_controlled
 from playproof_kernel.simulate import SLICE
 from playproof_spec.certificate import ProvenGraph, prove
+from playproof_spec.digest import graph_digest
 from playproof_spec.sketch import sketch
 
 import playproof as pp
@@ -323,7 +324,7 @@ def made_path(config: Path) -> str:
 def test_a_profile_stops_before_identities_run_out(proven: ProvenGraph) -> None:
     """With a tenth of all keys a namespace, a few plays use up what there is; no key is ever used twice."""
     spec = DEPLOYMENT.to_spec()
-    sim, _ = start_controlled(proven.graph, spec, PROFILED.to_spec())
+    sim, _ = start_controlled(proven.graph, graph_digest(proven.graph, shift_floors=False), spec, PROFILED.to_spec())
     sim.config.key_span = GENERATED // 10
     while loop.run(sim, SLICE) != loop.Stop.OVER:
         pass
