@@ -427,7 +427,7 @@ class Drain:
         self.capture = capture
         self.outcomes: Int64 = np.zeros(len(RequestState), np.int64)
         self.completed_input = self.completed_output = self.first_reused = self.last_reused = 0
-        self.first_success_ns = self.last_success_ns = NONE
+        self.first_success_ns = self.last_success_ns = int(NONE)
         self.samples: dict[str, list[Float64]] = {"ttft": [], "e2e": [], "ttst": [], "tpot": []}
         self.plays: list[Any] = []
         self.shifts: list[Any] = []
@@ -504,7 +504,7 @@ def _ledger(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Drain) -> Contr
         prep_terminal_ns=served.terminal.copy(),
         prep_output=served.generated.copy(),
         prep_reused=sim.tickets[prepared].first_reused.copy(),
-        prep_failed=NONE if run.prep_failed == NONE else int(run.prep_failed) - begin,
+        prep_failed=-1 if run.prep_failed == NONE else int(run.prep_failed) - begin,
         plays=plays[np.argsort(plays.instance, kind="stable")],
         shifts=_joined(drain.shifts, SHIFT),
         issued=int(run.issued),
