@@ -33,7 +33,7 @@ from playproof_spec.units import HORIZON_NS
 from playproof_kernel import blocks, passes, queues, requests, speculation, tables
 from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, WAITING
 from playproof_kernel.deployment import Role, TimingKind
-from playproof_kernel.jit import ONE, ZERO, compiled, constant
+from playproof_kernel.jit import ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.transitions import REQUEST_TABLE, advance
 
@@ -152,7 +152,9 @@ def _seat_materialized(sim: Any, worker: int, request: int) -> None:
 @compiled
 def _takes_no_time(config: Any) -> bool:
     """Whether prompts are computed in no time on workers whose blocks others may hold."""
-    return bool(config.role == _DECODE or (config.role == _PREFILL and config.timing == _FIXED and config.prefill_ns == 0))
+    return bool(
+        config.role == _DECODE or (config.role == _PREFILL and config.timing == _FIXED and config.prefill_ns == 0)
+    )
 
 
 @compiled

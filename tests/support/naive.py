@@ -429,7 +429,7 @@ class NaiveWorker:
     # Speculative decoding
 
     def drafted(self, node: int) -> int:
-        """How many tokens are drafted for `node`, which runs: none before it has a token here, none past the context."""
+        """How many tokens are drafted for `node`, which runs: none before its first here, none past the context."""
         if self.drafts is None or node not in self.proposed:
             return 0
         return min(self.drafts.width, self.context - self.known(node)) - 1
@@ -578,6 +578,17 @@ def _new_worker(graph: Graph, deployment: DeploymentSpec, requests: list[Request
     return NaiveWorker(graph, deployment.worker, deployment.context_length, requests)
 
 
+def stops_before(time_ns: int, load: LoadSpec) -> bool:
+    """Whether the load stops the run before `time_ns`."""
+    return load.stop_ns is not None and time_ns > load.stop_ns
+
+
+def leave_unfinished(workers: Sequence[NaiveWorker]) -> None:
+    """Take passes out of the count that have not ended."""
+    for worker in workers:
+        worker.passes -= worker.end_ns is not None
+
+
 def speculate(workers: Sequence[NaiveWorker], deployment: DeploymentSpec, *, drafting: bool = True) -> None:
     """Give workers the rules of speculative decoding, if the deployment has it; prefill workers draft nothing."""
     if deployment.speculation is not None:
@@ -624,7 +635,8 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
         following = driver.next_time()
         if following is not None:
             times.append(following)
-        if not times:
+        if not times or stops_before(min(times), load):
+            leave_unfinished(workers)
             return NaiveRun(driver, workers, [NaiveHandoff() for _ in driver.requests])
         driver.now = min(times)
 
