@@ -68,7 +68,7 @@ def draw(sim: Any, worker: int, request: int, place: int) -> float:
 
 @compiled
 def drafted(sim: Any, worker: int, request: int) -> int:
-    """Return how many tokens are drafted for a running request: none before its first one there, nor past the context."""
+    """Return how many tokens are drafted for a running request: none before its first there, nor past the context."""
     config = config_of(sim, worker)
     if sim.live[request].drafting == 0:
         return 0
