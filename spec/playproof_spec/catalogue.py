@@ -548,6 +548,14 @@ FORMAT = _kinds(
         "a forked rollout that ends before its first turn",
     ),
     Kind(
+        "answer-inferred",
+        Severity.NOTE,
+        "answers told by notifications without a text",
+        "Codex notifies a parent once of each agent; such a one is of the only agent whose first answer was due.",
+        "Nothing to do; rollouts whose texts are whole name the agent.",
+        "a redacted rollout whose wait was interrupted",
+    ),
+    Kind(
         "parent-missing",
         Severity.WARNING,
         "spawned thread without its parent",

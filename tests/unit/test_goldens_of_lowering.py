@@ -198,6 +198,28 @@ EDGES: list[tuple[str, str, list[tuple[str, str, str, float]]]] = [
         ],
     ),
     (
+        "codex-interrupted",
+        f"{PARENT}:{PARENT}:2",
+        [(f"{PARENT}:{PARENT}:1", "sequence", "completion", 2900.0)],
+    ),
+    (
+        "codex-interrupted",
+        f"{PARENT}:{PARENT}:3",
+        [
+            (f"{PARENT}:{PARENT}:2", "sequence", "completion", 500.0),
+            (f"{PARENT}:{CHILD}:0", "join", "completion", 2500.0),
+        ],
+    ),
+    (
+        "codex-interrupted",
+        f"{PARENT}:{PARENT}:4",
+        [
+            (f"{PARENT}:{PARENT}:3", "sequence", "completion", 100.0),
+            (f"{PARENT}:{OTHER}:0", "join", "completion", 2200.0),
+        ],
+    ),
+    ("codex-interrupted", f"{PARENT}:{OTHER}:0", [(f"{PARENT}:{PARENT}:2", "spawn", "dispatch", 2500.0)]),
+    (
         "codex-activity",
         f"{PARENT}:{PARENT}:2",
         [
