@@ -242,9 +242,7 @@ class _Lowering:
             seen.setdefault(name, []).insert(0, seer)
         if inferred:
             self._counts["answers_inferred"] += len(inferred)
-            message = (
-                f"{len(inferred)} notifications without a text are each taken to be of the agent whose answer was due"
-            )
+            message = f"notifications without a text, each of the agent whose answer was due: {len(inferred)}"
             where = Where(file=log.file, line=parent.turns[inferred[0][1]].line, ids=(log.thread, inferred[0][0]))
             self._findings.add(finding("answer-inferred", message, where=where, found=len(inferred)))
         return seen

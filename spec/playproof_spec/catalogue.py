@@ -526,8 +526,8 @@ FORMAT = _kinds(
     Kind(
         "calls-copied",
         Severity.NOTE,
-        "calls that another session has too",
-        "Resuming and forking copy records; each call counts once, in the session that it came from.",
+        "calls that another conversation has too",
+        "Resuming and forking copy records; each call counts once, in the conversation that it came from.",
         "Nothing to do.",
         "a resumed session that begins with the records of the one before",
     ),
