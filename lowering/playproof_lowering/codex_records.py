@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -426,6 +427,10 @@ class _RolloutReader:
         if last is None:
             base = (0, 0, 0) if before is None or restarted else before
             last = _Usage(counted[0] - base[0], max(counted[1] - base[1], 0), max(counted[2] - base[2], 0))
+            problems = list(_usage_problems("total_token_usage", last, MAX_TOKENS))
+            if problems:
+                report(self._findings, problems, where)
+                return
         if last.input_tokens > 0:
             self._call(last, at_ns, where)
         else:
@@ -473,15 +478,15 @@ def _spawned_by(source: msgspec.Raw) -> str | None:
 
 
 def _bounds(info: _Info) -> list[Problem]:
-    problems = []
-    usages = (
-        ("total_token_usage", info.total_token_usage, 2**53),
-        ("last_token_usage", info.last_token_usage, MAX_TOKENS),
-    )
-    for place, usage, most in usages:
-        for name in ("input_tokens", "cached_input_tokens", "output_tokens") if usage is not None else ():
-            value = getattr(usage, name)
-            if not 0 <= value <= most:
-                path = f"payload.info.{place}.{name}"
-                problems.append(Problem("length-out-of-bounds", path, "out of bounds", str(value)[:60], f"0 … {most}"))
+    problems = list(_usage_problems("total_token_usage", info.total_token_usage, 2**53))
+    if info.last_token_usage is not None:
+        problems += _usage_problems("last_token_usage", info.last_token_usage, MAX_TOKENS)
     return problems
+
+
+def _usage_problems(place: str, usage: _Usage, most: int) -> Iterator[Problem]:
+    for name in ("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_output_tokens"):
+        value = getattr(usage, name)
+        if not 0 <= value <= most:
+            path = f"payload.info.{place}.{name}"
+            yield Problem("length-out-of-bounds", path, "out of bounds", str(value)[:60], f"0 … {most}")

@@ -310,35 +310,70 @@ def test_threads_that_name_each_other_as_parents_make_no_circle(tmp_path: Path) 
     assert len(graph.plays) == 1
 
 
-BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
-    ("no instant", {"timestamp": "now"}, "time-unreadable", "timestamp"),
-    ("no timestamp", {"timestamp": None}, "field-missing", "timestamp"),
-    ("no type", {"type": None}, "field-type", "type"),
-    ("no totals", {"payload": {"type": "token_count", "info": {}}}, "field-missing", "payload.info.total_token_usage"),
+def counted(name: str = "total_token_usage", **usage: Any) -> dict[str, Any]:
+    info: dict[str, Any] = {"total_token_usage": {"input_tokens": 500}, name: usage}
+    return {"payload": {"type": "token_count", "info": info}}
+
+
+# What is changed in the last line; then the code, the field, what is found and what is wanted.
+BROKEN: list[tuple[str, dict[str, Any], tuple[str, str, str, str]]] = [
+    ("no instant", {"timestamp": "now"}, ("time-unreadable", "timestamp", "now", "ISO 8601")),
+    ("no timestamp", {"timestamp": None}, ("field-missing", "timestamp", "nothing", "ISO 8601")),
+    ("no type", {"type": None}, ("field-type", "type", "null", "str")),
+    (
+        "no totals",
+        {"payload": {"type": "token_count", "info": {}}},
+        ("field-missing", "payload.info.total_token_usage", "nothing", "an object"),
+    ),
     (
         "a negative count",
-        {"payload": {"type": "token_count", "info": {"total_token_usage": {"input_tokens": -4}}}},
-        "length-out-of-bounds",
-        "payload.info.total_token_usage.input_tokens",
+        counted(input_tokens=-4),
+        ("length-out-of-bounds", "payload.info.total_token_usage.input_tokens", "-4", f"0 … {2**53}"),
+    ),
+    (
+        "a prompt without bound",
+        counted("last_token_usage", input_tokens=2**31),
+        ("length-out-of-bounds", "payload.info.last_token_usage.input_tokens", str(2**31), f"0 … {2**31 - 1}"),
     ),
     (
         "a count in words",
-        {"payload": {"type": "token_count", "info": {"total_token_usage": {"input_tokens": "x"}}}},
-        "field-type",
-        "payload.info.total_token_usage.input_tokens",
+        counted(input_tokens="x"),
+        ("field-type", "payload.info.total_token_usage.input_tokens", '"x"', "int"),
+    ),
+    (
+        "a head without an id",
+        {"type": "session_meta", "payload": {"source": "cli"}},
+        ("field-missing", "payload.id", "nothing", "a string"),
+    ),
+    (
+        "statuses in a list",
+        {"payload": {"type": "collab_waiting_end", "statuses": []}},
+        ("field-type", "payload.statuses", "[]", "object | null"),
+    ),
+    (
+        "a call of no text",
+        {"type": "response_item", "payload": {"type": "function_call", "call_id": 7}},
+        ("field-type", "payload.call_id", "7", "str | null"),
     ),
 ]
 
 
-@pytest.mark.parametrize(("changes", "code", "field"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
-def test_broken_lines_are_told_with_line_and_field(
-    tmp_path: Path, changes: dict[str, Any], code: str, field: str
+@pytest.mark.parametrize(("changes", "wanted"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
+def test_broken_lines_are_told_with_file_line_field_found_and_wanted(
+    tmp_path: Path, changes: dict[str, Any], wanted: tuple[str, str, str, str]
 ) -> None:
     rollout = Rollout().call(1, 40).call(3, 50)
     rollout.lines[-1].update(changes)
     result = lowered(tmp_path, root=rollout)
     errors = [item for item in result.findings.items if item.severity is Severity.ERROR]
-    assert [(item.code, item.where.line, item.where.field) for item in errors] == [(code, 8, field)]
+    assert [(item.code, item.where.field, item.found, item.wanted) for item in errors] == [wanted]
+    assert (Path(errors[0].where.file).name, errors[0].where.line) == (f"rollout-2026-05-01T10-00-00-{ROOT}.jsonl", 8)
+
+
+def test_a_total_without_bound_is_told_where_the_call_is_told_by_totals_alone(tmp_path: Path) -> None:
+    rollout = Rollout().call(1, 40).user(3).tokens(4, 2**31, last=False)
+    item = told(lowered(tmp_path, root=rollout), "length-out-of-bounds")
+    assert (item.where.line, item.where.field) == (7, "payload.info.total_token_usage.input_tokens")
 
 
 def test_lines_and_items_of_other_kinds_are_passed_over_whatever_their_fields(tmp_path: Path) -> None:
