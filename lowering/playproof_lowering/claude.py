@@ -17,7 +17,7 @@ from typing import Final
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph, Relation, Source
 
-from playproof_lowering.chains import BlockIds, PrefixChain, Runs, too_many_blocks
+from playproof_lowering.chains import BlockIds, PrefixChain, Runs, tell_cut, too_many_blocks
 from playproof_lowering.claude_records import MAIN, AgentResult, FileLog, Meta, RecordedCall, Scope, read_file
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import SourceFile, read_through
@@ -289,6 +289,7 @@ class _Lowering:
             return None
         if too_many_blocks(self._ids.used, self._where, self._findings):
             return None
+        tell_cut(self._ids, self._where, self._findings)
         return corpus.finish(source, facts, self._ids.used)
 
     def _make_turns(self, session: _Session) -> None:

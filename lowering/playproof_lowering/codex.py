@@ -12,7 +12,7 @@ from typing import Final
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph, Relation, Source
 
-from playproof_lowering.chains import BlockIds, PrefixChain, too_many_blocks
+from playproof_lowering.chains import BlockIds, PrefixChain, tell_cut, too_many_blocks
 from playproof_lowering.codex_records import RolloutLog, read_rollout
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import SourceFile, read_through
@@ -207,6 +207,7 @@ class _Lowering:
             return None
         if too_many_blocks(self._ids.used, self._where, self._findings):
             return None
+        tell_cut(self._ids, self._where, self._findings)
         return corpus.finish(source, facts, self._ids.used)
 
     def _play(self, root: _Thread) -> list[Turn]:

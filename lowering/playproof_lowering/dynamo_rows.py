@@ -237,7 +237,11 @@ class DynamoRows:
 
     def _tool_end(self, row: _Row, where: Where, prefix: str) -> None:
         self.counts["tool_rows"] += 1
-        tool = decoded(_TOOL, row.tool, where, self._findings, _under(prefix, "tool")) if row.tool else None
+        if not row.tool:
+            problem = Problem("field-missing", _under(prefix, "tool"), "`tool` is missing", "nothing", "an object")
+            report(self._findings, [problem], where)
+            return
+        tool = decoded(_TOOL, row.tool, where, self._findings, _under(prefix, "tool"))
         if tool is None:
             return
         if row.agent_context is None:

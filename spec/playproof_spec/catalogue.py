@@ -492,6 +492,14 @@ FORMAT = _kinds(
         "an answer 3 s before its question",
     ),
     Kind(
+        "prefix-cut",
+        Severity.NOTE,
+        "prompts that forget the one before them",
+        "A conversation whose prompts went back very often would keep a piece of each; so it begins anew.",
+        "Nothing to do; what these prompts could have reused counts as computed.",
+        "a prompt that grows and shrinks by turns, 256 times",
+    ),
+    Kind(
         "agent-unlinked",
         Severity.WARNING,
         "agent that nothing ties to its parent",

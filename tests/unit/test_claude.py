@@ -320,6 +320,9 @@ def test_characters_are_counted_whatever_their_bytes_and_spaces(tmp_path: Path, 
     assert graph_of(lowered(tmp_path, {"s.jsonl": [main.user(1), call]})).output_length.tolist() == [tokens]
 
 
+ABSENT = object()
+
+
 def usage_of(**usage: Any) -> dict[str, Any]:
     return {"message": {"id": "c", "model": "m", "content": [], "usage": {"input_tokens": 9, **usage}}}
 
@@ -329,6 +332,12 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, str, str, str]]] = [
     ("no instant", {"timestamp": "yesterday"}, ("time-unreadable", "timestamp", "yesterday", "ISO 8601")),
     ("no timestamp", {"timestamp": None}, ("field-missing", "timestamp", "nothing", "ISO 8601")),
     ("a wrong type", {"uuid": 5}, ("field-type", "uuid", "5", "str | null")),
+    ("message absent", {"message": ABSENT}, ("field-missing", "message", "nothing", "an object")),
+    (
+        "user message in words",
+        {"type": "user", "message": {"content": [{"tool_use_id": 5}]}},
+        ("field-type", "message.content[0].tool_use_id", "5", "str | null"),
+    ),
     ("no message", {"message": None}, ("json-not-object", "message", "null", "an object")),
     ("no model", {"message": {"content": []}}, ("field-missing", "message.model", "nothing", "a string")),
     (
@@ -364,11 +373,98 @@ def test_broken_records_are_told_with_file_line_field_found_and_wanted(
     tmp_path: Path, changes: dict[str, Any], wanted: tuple[str, str, str, str]
 ) -> None:
     main = Recorder()
-    rows = [main.user(1), main.call(2, "c1", 40), {**main.call(3, "c2", 40), **changes}]
+    changed = {name: value for name, value in {**main.call(3, "c2", 40), **changes}.items() if value is not ABSENT}
+    rows = [main.user(1), main.call(2, "c1", 40), changed]
     result = lowered(tmp_path, {"s.jsonl": rows})
     errors = [item for item in result.findings.items if item.severity is Severity.ERROR]
     assert [(item.code, item.where.field, item.found, item.wanted) for item in errors] == [wanted]
     assert (errors[0].where.file, errors[0].where.line) == (str(tmp_path / "s.jsonl"), 3)
+
+
+def raw(folder: Path, *lines: str) -> Lowered:
+    (folder / "s.jsonl").write_text("".join(line + "\n" for line in lines))
+    return load_graph([folder], options=LoweringOptions(block_size=16))
+
+
+def test_a_name_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+    main = Recorder()
+    twice = json.dumps(main.call(2, "c1", 40)).replace('"usage": {', '"usage": {"input_tokens": 7, ')
+    item = told(raw(tmp_path, json.dumps(main.user(1)), twice), "field-repeated")
+    assert (item.where.line, item.where.field) == (2, "message.usage.input_tokens")
+
+
+def test_a_progress_record_is_read_with_what_its_outer_one_says(tmp_path: Path) -> None:
+    main, agent = Recorder(), Recorder(agent="x")
+    outer = {"parentToolUseID": "t1"}
+
+    def progress(at: float, message: Any) -> dict[str, Any]:
+        return main.record("progress", at, data={"type": "agent_progress", "agentId": "x", "message": message}, **outer)
+
+    inner = {name: agent.call(5, "a1", 20)[name] for name in ("type", "message")}
+    other = {"type": "queue-operation", "message": {"a": 1}}
+    rows = [
+        main.user(1),
+        main.call(2, "c1", 40, "t1"),
+        progress(3, agent.user(3)),
+        progress(4, other),
+        progress(5, inner),
+    ]
+    graph = graph_of(lowered(tmp_path, {"s.jsonl": rows}))
+    node = graph.request_ids.index("s:agent:x:0")
+    assert (graph.not_before_ms[node], graph.recorded_api_time_ms[node]) == (2000.0, 2000.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "field"), [("text", "data"), ({"type": "agent_progress", "agentId": "x", "message": 5}, "data.message")]
+)
+def test_a_progress_record_that_cannot_be_read_is_told(tmp_path: Path, data: Any, field: str) -> None:
+    main = Recorder()
+    rows = [main.user(1), main.call(2, "c1", 40), main.record("progress", 3, data=data)]
+    errors = [item for item in lowered(tmp_path, {"s.jsonl": rows}).findings.items if item.severity is Severity.ERROR]
+    assert [(item.where.line, item.where.field) for item in errors] == [(3, field)]
+
+
+def test_records_of_an_agents_file_are_that_agents_though_they_do_not_say_so(tmp_path: Path) -> None:
+    main, agent = Recorder(), Recorder(agent="x")
+    own = [agent.user(3), agent.call(9, "a1", 20)]
+    for row in own:
+        del row["agentId"]
+    files: dict[str, Any] = {"s.jsonl": [main.user(1), main.call(2, "c1", 40, "t1")], "s/subagents/agent-x.jsonl": own}
+    files["s/subagents/agent-x.meta.json"] = {"agentType": "Explore", "toolUseId": "t1"}
+    assert edges(graph_of(lowered(tmp_path, files)), "s:agent:x:0") == ["s:main:0 —spawn/completion +1000 ms"]
+
+
+def test_a_session_that_only_copies_is_told(tmp_path: Path) -> None:
+    first = Recorder("first")
+    old = [first.user(1), first.call(2, "c1", 40), first.user(5), first.call(6, "c2", 60)]
+    second = Recorder("second")
+    second.count = 90
+    result = lowered(tmp_path, {"a.jsonl": old, "b.jsonl": [*old[:2], second.user(60)]})
+    assert len(graph_of(result).plays) == 1
+    assert told(result, "session-empty").where.ids == ("second",)
+
+
+def test_a_stream_whose_clock_goes_back_keeps_its_end(tmp_path: Path) -> None:
+    main = Recorder()
+    rows = [main.user(1), main.call(9, "c1", 40), main.call(5, "c1", 40, output_tokens=8)]
+    result = lowered(tmp_path, {"s.jsonl": rows})
+    assert told(result, "clock-went-back").where.line == 3
+    graph = graph_of(result)
+    assert (graph.recorded_api_time_ms.tolist(), graph.output_length.tolist()) == ([8000.0], [8])
+
+
+def test_a_conversation_that_goes_back_all_the_time_begins_anew_and_says_so(tmp_path: Path) -> None:
+    main = Recorder()
+    rows: list[dict[str, Any]] = []
+    for number in range(600):
+        # By turns, a prompt grows, and shrinks to the blocks that the cache still found and one of its own.
+        usage = {"cache_read_input_tokens": 16 * (number + 1)} if number % 2 else {"cache_read_input_tokens": 0}
+        tokens = 16 if number % 2 else 16 * (number + 4)
+        rows += [main.user(number), main.call(number + 0.5, f"c{number}", tokens, **usage)]
+    result = lowered(tmp_path, {"s.jsonl": rows})
+    graph_of(result)
+    item = told(result, "prefix-cut")
+    assert (item.severity, item.found, item.wanted) == (Severity.NOTE, "1", "at most 256 times")
 
 
 def test_a_torn_last_line_is_an_error_with_its_line(tmp_path: Path) -> None:

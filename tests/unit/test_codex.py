@@ -376,6 +376,45 @@ def test_a_total_without_bound_is_told_where_the_call_is_told_by_totals_alone(tm
     assert (item.where.line, item.where.field) == (7, "payload.info.total_token_usage.input_tokens")
 
 
+def test_a_name_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+    rollout = Rollout().call(1, 40)
+    lowered(tmp_path, root=rollout)
+    path = next(tmp_path.iterdir())
+    path.write_text(path.read_text().replace('"type": "token_count"', '"type": "x", "type": "token_count"'))
+    item = told(load_graph([tmp_path]), "field-repeated")
+    assert (item.where.line, item.where.field) == (5, "payload.type")
+
+
+@pytest.mark.parametrize("source", ["exec", {"subagent": "review"}, {"subagent": {"thread_spawn": 5}}, {"other": 1}])
+def test_sources_that_name_no_parent_are_roots(tmp_path: Path, source: Any) -> None:
+    graph = graph_of(lowered(tmp_path, root=Rollout(source=source).call(1, 40)))
+    assert graph.plays[0].play_id == ROOT
+
+
+def test_a_head_that_comes_again_changes_nothing(tmp_path: Path) -> None:
+    rollout = Rollout().call(1, 40).add(3, "session_meta", id=ROOT, parent_thread_id=CHILD).call(4, 50)
+    assert graph_of(lowered(tmp_path, root=rollout)).input_length.tolist() == [40, 50]
+
+
+def test_heads_of_strangers_before_the_files_own_are_passed_over(tmp_path: Path) -> None:
+    rollout = Rollout(ROOT).add(0, "session_meta", id=LATER).call(1, 40).add(2, "session_meta", id=CHILD).call(3, 50)
+    assert graph_of(lowered(tmp_path, child=rollout)).request_ids == (f"{CHILD}:{CHILD}:0",)
+
+
+def test_a_child_without_a_call_leaves_its_parents_play_alone(tmp_path: Path) -> None:
+    result = lowered(tmp_path, root=family(10).tokens(11, 80), child=Rollout(CHILD, parent_thread_id=ROOT).user(3))
+    assert not (graph_of(result).edge_relation == Relation.JOIN).any()
+    assert told(result, "session-empty").where.ids == (CHILD,)
+
+
+def test_more_blocks_than_a_corpus_may_have_are_refused(tmp_path: Path) -> None:
+    rollout = Rollout()
+    for number in range(3):
+        rollout.call(3 * number, 2**31 - 1).add(3 * number + 2, "compacted")
+    result = lowered(tmp_path, root=rollout)
+    assert (result.graph, told(result, "length-out-of-bounds").severity) == (None, Severity.ERROR)
+
+
 def test_lines_and_items_of_other_kinds_are_passed_over_whatever_their_fields(tmp_path: Path) -> None:
     rollout = Rollout().call(1, 40).event(3, "plan_update", kind={"a": 1}, info="x", statuses=[])
     rollout.add(4, "response_item", type="ghost_snapshot", name={"a": 1}).add(4, "world_state", full=True)

@@ -123,6 +123,23 @@ def test_an_agent_that_was_run_twice_has_a_spawn_and_a_join_for_each_run(tmp_pat
     assert "k3 —join/completion +1000 ms" in edges(graph, "r3")
 
 
+def test_a_tool_that_tells_its_duration_began_so_long_before(tmp_path: Path) -> None:
+    row = tool("root", 0, 2500)
+    row["tool"] = {"duration_ms": 1500}
+    graph = graph_of(lowered(tmp_path, [*ROWS, row]))
+    assert {graph.request_ids[node]: seen.tool_wait_ms for node, seen in graph.observed.items()} == {"r2": 1500.0}
+
+
+def test_a_run_of_which_no_request_is_there_is_counted(tmp_path: Path) -> None:
+    rows = [*ROWS, tool("root", 1000, 2700, child_session_id="kid", source_request_id="r1")]
+    rows.append(tool("root", 4100, 5000, child_session_id="kid", source_request_id="r2"))
+    result = lowered(tmp_path, rows)
+    graph_of(result)
+    counts = result.facts["dynamo_counts"]
+    assert isinstance(counts, dict)
+    assert (counts["spawns"], counts["tool_runs_without_requests"]) == (1, 1)
+
+
 def test_agents_without_a_request_are_told(tmp_path: Path) -> None:
     result = lowered(tmp_path, [*ROWS, tool("root", 1000, 2700, child_session_id="ghost")])
     graph_of(result)
@@ -358,6 +375,26 @@ BROKEN: list[tuple[str, list[dict[str, Any]], list[Told]]] = [
         "spawned by another",
         [*ROWS, request("x", 9, 9, 1, session="x"), tool("x", 1, 2, child_session_id="kid")],
         [("parent-conflict", 2, "agent_context", "x", "root")],
+    ),
+    (
+        "no tool",
+        changed(1, event_type="tool_end", request=None),
+        [("field-missing", 2, "tool", "nothing", "an object")],
+    ),
+    (
+        "a tool of numbers",
+        wrapped([*ROWS, {**tool("root", 1, 2), "tool": 5}]),
+        [("json-not-object", 5, "event.tool", "5", "an object")],
+    ),
+    (
+        "a request of numbers",
+        changed(1, request=5),
+        [("json-not-object", 2, "request", "5", "an object")],
+    ),
+    (
+        "an event of numbers",
+        [*ROWS, {"timestamp": 1, "event": 5}],
+        [("json-not-object", 5, "event", "5", "an object")],
     ),
     (
         "a tool that ends first",

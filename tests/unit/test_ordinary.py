@@ -240,6 +240,13 @@ def test_what_cannot_be_replayed_is_an_error(
     assert {item.where.file for item in found} == {str(tmp_path / "trace.jsonl")}
 
 
+def test_a_name_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"timestamp": 0, "input_length": 5, "output_length": 4, "output_length": 9}\n')
+    result = load_graph([tmp_path])
+    item = next(item for item in result.findings.items if item.severity is Severity.ERROR)
+    assert (item.code, item.where.line, item.where.field) == ("field-repeated", 1, "output_length")
+
+
 def test_a_session_in_two_files_is_an_error(tmp_path: Path) -> None:
     lowered(tmp_path, row(session_id="s"), name="a")
     result = lowered(tmp_path, row(session_id="s"), name="b")
