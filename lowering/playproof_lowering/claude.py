@@ -222,6 +222,7 @@ class _Lowering:
         self._block_size = block_size
         self._ids = BlockIds()
         self._counts: Counter[str] = Counter()
+        self._cached_tokens = 0
         self._owner = self._owners()
         # By call, the blocks and the length of prompts that another session may go on from.
         self._prompts: dict[str, tuple[Runs, int]] = {}
@@ -284,6 +285,7 @@ class _Lowering:
                 where = Where(file=session.file, ids=(session.name,))
                 self._findings.add(finding("session-empty", "no call of this session counts here", where=where))
         facts["input_kind"] = "agentic"
+        facts["recorded_cached_tokens"] = self._cached_tokens
         corpus.tell(facts, "claude_counts", self._counts)
         if not corpus.holds_calls("no file has an LLM call", self._where, self._findings):
             return None
@@ -329,6 +331,7 @@ class _Lowering:
         scope = "main" if conversation.name == MAIN else "agent"
         self._counts[f"{scope}_output_tokens_recorded"] += call.output_length
         self._counts[f"{scope}_cache_read_tokens_recorded"] += call.cached
+        self._cached_tokens += call.cached
         self._counts[f"{scope}_cache_creation_tokens_recorded"] += call.created
         return Turn(
             request_id=f"{session.name}:{conversation.name}:{len(conversation.turns)}",
@@ -385,6 +388,7 @@ class _Lowering:
             estimated=("request",),
         )
         conversation.turns[turn.label] = turn
+        self._cached_tokens += usage.cache_read_input_tokens or 0
         self._counts["calls_restored"] += 1
         return None
 

@@ -81,6 +81,7 @@ def read_codex(
 def _count(log: RolloutLog, counts: Counter[str], findings: Findings) -> None:
     for name in COUNTED:
         counts[name] += getattr(log, name)
+    counts["calls_without_usage"] += log.without_usage
     for call in log.calls:
         counts["cached_tokens_recorded"] += call.cached
         counts["reasoning_tokens_recorded"] += call.reasoning
@@ -202,6 +203,7 @@ class _Lowering:
             if turns:
                 corpus.play(root.log.thread, turns)
         facts["input_kind"] = "agentic"
+        facts["recorded_cached_tokens"] = self._counts["cached_tokens_recorded"]
         corpus.tell(facts, "codex_counts", self._counts)
         if not corpus.holds_calls("no file has an LLM call", self._where, self._findings):
             return None

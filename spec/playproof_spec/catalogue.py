@@ -127,6 +127,14 @@ READING = _kinds(
         "a .jsonl.gz whose download was interrupted",
     ),
     Kind(
+        "compression-unknown",
+        Severity.ERROR,
+        "packed in a way that is not read",
+        "Gzip and zstd are read, told by .gz and .zst; no other archive is, nor a stream without its extension.",
+        "Unpack the file, or give it the extension of its compression.",
+        "a .jsonl.xz, or a gzip stream called trace.jsonl",
+    ),
+    Kind(
         "encoding-bom",
         Severity.ERROR,
         "byte order mark",
