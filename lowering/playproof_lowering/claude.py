@@ -7,9 +7,10 @@ agent without one stands by itself, with a warning.
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -155,7 +156,7 @@ def _sessions(logs: Sequence[FileLog]) -> list[_Session]:
                 session.last_ns = max(session.last_ns, call.end_ns)
         for result in sorted(session.results.values(), key=lambda result: (result.at_ns, result.tool_use)):
             session.results_of.setdefault(result.agent, []).append(result)
-    return sorted(sessions.values(), key=_seniority)
+    return sorted(sessions.values(), key=_ended_first)
 
 
 def _by_session(metas: Sequence[Meta], logs: Sequence[FileLog]) -> dict[tuple[str, str], Meta]:
@@ -168,13 +169,64 @@ def _by_session(metas: Sequence[Meta], logs: Sequence[FileLog]) -> dict[tuple[st
     return {(sessions.get((meta.folder, meta.agent), ""), meta.agent): meta for meta in metas}
 
 
-def _seniority(session: _Session) -> tuple[int, int, str]:
-    """Order sessions so that a copy comes behind what it copied.
+def _ended_first(session: _Session) -> tuple[int, str]:
+    return session.last_ns, session.name
 
-    Copies keep the name of the session that they come from, or they are rewritten, and then the copy goes on longer.
+
+def _owners(sessions: Sequence[_Session]) -> dict[str, tuple[str, str]]:
+    """Return the session and the conversation that each call counts in.
+
+    Of several sessions that have a call it is of one whose records name itself, for others keep the name that they
+    copied; as a copy may also have been renamed, of the one that ended first. Within a session the main conversation
+    comes before agents, which may have been forked off it and begin with a copy of it.
+
+    Parameters
+    ----------
+    sessions : sequence of _Session
+        Those that ended first in front.
     """
-    natives = {call.native for conversation in session.conversations.values() for call in conversation.calls}
-    return len(natives - {session.name}), session.last_ns, session.name
+    owners: dict[str, tuple[str, str]] = {}
+    claimed: set[str] = set()
+    for session in sessions:
+        for conversation in session.ordered:
+            own = session.name, conversation.name
+            for call in conversation.calls:
+                if call.native == session.name and call.key not in claimed:
+                    claimed.add(call.key)
+                    owners[call.key] = own
+                else:
+                    owners.setdefault(call.key, own)
+    return owners
+
+
+def _owners_in_front(sessions: Sequence[_Session], owners: Mapping[str, tuple[str, str]]) -> list[_Session]:
+    """Return the sessions so that one whose calls another one copied comes before it.
+
+    Sessions that copied each other are in no such order; the one that ended first comes first.
+    """
+    copied: dict[str, set[str]] = {session.name: set() for session in sessions}
+    for session in sessions:
+        for conversation in session.conversations.values():
+            for call in conversation.calls:
+                if owners[call.key][0] != session.name:
+                    copied[owners[call.key][0]].add(session.name)
+    waits = Counter(name for names in copied.values() for name in names)
+    rank = {session.name: number for number, session in enumerate(sessions)}
+    ready = [number for name, number in rank.items() if not waits[name]]
+    ordered: dict[int, _Session] = {}
+    first_left = 0
+    while len(ordered) < len(sessions):
+        while first_left in ordered:
+            first_left += 1
+        number = heapq.heappop(ready) if ready else first_left
+        if number in ordered:
+            continue
+        ordered[number] = sessions[number]
+        for name in copied[sessions[number].name]:
+            waits[name] -= 1
+            if not waits[name]:
+                heapq.heappush(ready, rank[name])
+    return list(ordered.values())
 
 
 def _first_ns(session: _Session) -> tuple[int, str]:
@@ -216,41 +268,31 @@ class _Lowering:
         where: Where,
     ) -> None:
         self._where = where
-        self._sessions = sessions
         self._metas = metas
         self._findings = findings
         self._block_size = block_size
         self._ids = BlockIds()
         self._counts: Counter[str] = Counter()
         self._cached_tokens = 0
-        self._owner = self._owners()
+        self._owner = _owners(sessions)
+        self._sessions = _owners_in_front(sessions, self._owner)
+        self._count_copies()
         # By call, the blocks and the length of prompts that another session may go on from.
         self._prompts: dict[str, tuple[Runs, int]] = {}
 
-    def _owners(self) -> dict[str, tuple[str, str]]:
-        """Return the session and the conversation that each call counts in: the first that has it.
-
-        An agent that was forked off the main conversation begins with a copy of it, too.
-        """
-        owner: dict[str, tuple[str, str]] = {}
-        copies: Counter[str] = Counter()
+    def _count_copies(self) -> None:
+        """Count the calls that stand in another conversation, too, and tell of them."""
         for session in self._sessions:
-            for conversation in session.ordered:
-                own = session.name, conversation.name
-                for call in conversation.calls:
-                    copies[session.name] += owner.setdefault(call.key, own) != own
-        for session in self._sessions:
-            if copies[session.name]:
-                self._findings.add(
-                    finding(
-                        "calls-copied",
-                        f"{copies[session.name]} calls stand in another conversation too and are counted once",
-                        where=Where(file=session.file, ids=(session.name,)),
-                        found=copies[session.name],
-                    )
-                )
-        self._counts["calls_copied"] = sum(copies.values())
-        return owner
+            copies = sum(
+                self._owner[call.key] != (session.name, conversation.name)
+                for conversation in session.conversations.values()
+                for call in conversation.calls
+            )
+            self._counts["calls_copied"] += copies
+            if copies:
+                message = f"{copies} calls stand in another conversation too and are counted once"
+                where = Where(file=session.file, ids=(session.name,))
+                self._findings.add(finding("calls-copied", message, where=where, found=copies))
 
     def count(self, logs: Sequence[FileLog]) -> None:
         """Add up what the files count; a launch or a compaction that several files tell of is one."""
@@ -306,8 +348,9 @@ class _Lowering:
                 if call.reset:
                     chain.reset()
                 if self._owner[call.key] != (session.name, conversation.name):
-                    # Its owner comes earlier in this very order, so its prompt is known.
-                    chain.resume(*self._prompts[call.key])
+                    # Its owner came earlier, but for sessions that copied each other.
+                    if call.key in self._prompts:
+                        chain.resume(*self._prompts[call.key])
                     continue
                 turn = self._turn(session, conversation, call)
                 turn.runs = chain.extend(call.input_length, call.cached)

@@ -113,6 +113,47 @@ def test_a_resumed_session_counts_once_whatever_the_files_are_called(tmp_path: P
     assert told(result, "calls-copied").where.ids == ("second",)
 
 
+def test_a_session_that_goes_on_behind_its_copy_keeps_its_calls(tmp_path: Path) -> None:
+    """The copy keeps its name, and ended first: the order in which prompts are made is not that of the ends."""
+    first, second = Recorder("first"), Recorder("second")
+    second.count = 50
+    old = [first.user(1), first.call(2, "c1", 40)]
+    files = {"b.jsonl": [*old, first.user(500), first.call(501, "c3", 80)]}
+    files["a.jsonl"] = [*old, second.user(60), second.call(61, "c2", 80)]
+    graph = graph_of(lowered(tmp_path, files))
+    assert graph.request_ids == ("first:main:0", "first:main:1", "second:main:0")
+    assert graph.hash_ids(0)[:2].tolist() == graph.hash_ids(1)[:2].tolist() == graph.hash_ids(2)[:2].tolist()
+
+
+@pytest.mark.parametrize("names", ["abc", "cba", "bca"])
+def test_a_renamed_copy_of_a_copy_owns_nothing_of_either(tmp_path: Path, names: str) -> None:
+    """`second` keeps the name of `first` in its copy, which tells who is whose; `third` renames all that it copies."""
+    first, second, third = Recorder("first"), Recorder("second"), Recorder("third")
+    second.count, third.count = 50, 90
+    old = [first.user(1), first.call(2, "c1", 40)]
+    new = [*old, second.user(60), second.call(61, "c2", 80)]
+    files = [old, new]
+    files.append([*({**row, "sessionId": "third"} for row in new), third.user(90), third.call(91, "c3", 100)])
+    result = lowered(tmp_path, {f"{name}.jsonl": rows for name, rows in zip(names, files, strict=True)})
+    graph = graph_of(result)
+    owners = {graph.source_request_ids[node]: graph.plays[graph.node_play[node]].play_id for node in range(3)}
+    assert owners == {"c1": "first", "c2": "second", "c3": "third"}
+    # Each goes on from what it copied.
+    blocks = {name: graph.hash_ids(node).tolist() for node, name in enumerate(graph.source_request_ids)}
+    assert blocks["c2"][:2] == blocks["c1"][:2]
+    assert blocks["c3"][:5] == blocks["c2"][:5]
+
+
+def test_sessions_that_copied_each_other_end_in_one_order(tmp_path: Path) -> None:
+    one, two = Recorder("one"), Recorder("two")
+    two.count = 50
+    mine, yours = [one.user(1), one.call(2, "c1", 40)], [two.user(5), two.call(6, "c2", 80)]
+    result = lowered(tmp_path, {"one.jsonl": [*mine, *yours], "two.jsonl": [*mine, *yours]})
+    graph = graph_of(result)
+    assert graph.request_ids == ("one:main:0", "two:main:0")
+    assert counts_of(result)["calls_copied"] == 2
+
+
 def test_a_compaction_copy_within_one_file_counts_once(tmp_path: Path) -> None:
     main = Recorder()
     old = [main.user(1), main.call(2, "c1", 40), main.user(3), main.call(4, "c2", 60)]
