@@ -172,13 +172,18 @@ def print_inspection(console: Console, figures: Mapping[str, Any]) -> None:
         ("tokens", f"{figures['input_tokens']['total']:,} in, {figures['output_tokens']['total']:,} out"),
         ("prefix reuse, at best", f"{shared}; {within} (blocks of {figures['block_size']})"),
     ]
+    if reuse["recorded_ratio"] is not None:
+        rows.append(("prefix reuse, recorded", f"{reuse['recorded_ratio']:.1%} of the prompt tokens"))
     for name, held in figures["models"].items():
         counts = f"{counted(held['requests'], 'request')}, {held['input_tokens']:,} in, {held['output_tokens']:,} out"
         rows.append(("model", f"{name}: {counts}"))
     estimated = [
-        f"{name.replace('_', ' ')} of {counted(count, 'request')}" for name, count in figures["estimated"].items()
+        f"{counted(count, 'request')} as a whole" if name == "request" else f"{name.replace('_', ' ')} of {count:,}"
+        for name, count in figures["estimated"].items()
     ]
     rows.append(("estimated or restored", ", ".join(estimated) or "nothing"))
+    repaired = [f"{name.replace('_', ' ')} {count:,}" for name, count in figures["repaired"].items()]
+    rows.append(("repaired or left out", ", ".join(repaired) or "nothing"))
     for name, value in rows:
         console.print(Text(f"{name:<27}{value}"))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
