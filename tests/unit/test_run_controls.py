@@ -32,6 +32,8 @@ ENGINE: dict[str, Any] = {
         }
     },
 }
+_WORKER = ENGINE["workers"]["aggregated"]
+ENGINE_PAIR: dict[str, Any] = {**ENGINE, "mode": "disaggregated", "workers": {"prefill": _WORKER, "decode": _WORKER}}
 SEEDED: dict[str, Any] = {"agentic_lanes": 2, "agentic_snapshot": {"seed": 42}}
 
 
@@ -147,17 +149,25 @@ def proven() -> ProvenGraph:
 DEPLOYMENT = pp.Deployment(
     blocks=64, block_size=4, context_length=400, timing=pp.FixedTiming(prefill_ms=7, decode_ms=2)
 )
+ROLE: dict[str, Any] = {"blocks": 64, "block_size": 4, "timing": pp.FixedTiming(prefill_ms=7, decode_ms=2)}
+PAIR = pp.Disaggregated(
+    context_length=400,
+    prefill=pp.PrefillRole(max_sequences=8, **ROLE),
+    decode=pp.DecodeRole(**ROLE),
+    transfer=pp.Transfer(bytes_per_token=100_000, bandwidth_gb_per_second=1.0),
+)
+DEPLOYMENTS = {"aggregated": DEPLOYMENT, "disaggregated": PAIR}
 PROFILED = pp.Load(
     lanes=3,
     snapshot_seed=7,
     warmup=True,
-    profile=pp.Profile(duration_seconds=0.5, response_grace_seconds=0.005, global_idle_cap_seconds=0.01),
+    profile=pp.Profile(duration_seconds=0.47, response_grace_seconds=0.005, global_idle_cap_seconds=0.01),
 )
 
 
-@pytest.fixture(scope="module")
-def report(proven: ProvenGraph) -> ControlledReport:
-    made = pp.replay(proven, DEPLOYMENT, PROFILED)
+@pytest.fixture(scope="module", params=DEPLOYMENTS)
+def report(proven: ProvenGraph, request: pytest.FixtureRequest) -> ControlledReport:
+    made = pp.replay(proven, DEPLOYMENTS[request.param], PROFILED)
     assert isinstance(made, ControlledReport)
     return made
 
@@ -203,7 +213,10 @@ def test_nothing_of_the_preparation_is_measured(report: ControlledReport) -> Non
     assert start == max(request["quiescent_at_ms"] for request in phases["requests"])
     span_ms = document["agentic_profile"]["finished_at_ms"] - start
     assert document["decode_worker_seconds"] == pytest.approx(span_ms / 1000)
-    assert document["busy_worker_seconds"] <= span_ms / 1000
+    assert document["prefill_worker_seconds"] == (
+        document["decode_worker_seconds"] if len(document["roles"]) > 1 else 0
+    )
+    assert document["busy_worker_seconds"] <= len(document["roles"]) * span_ms / 1000
     tokens = sum(line["input_length"] for line in lines)
     assert document["committed_prefill_tokens"] < tokens
 
@@ -230,12 +243,13 @@ def test_identities_are_fresh(report: ControlledReport) -> None:
         assert line["session_id"].startswith(line["play_id"])
 
 
-def test_what_has_no_meaning_is_null(proven: ProvenGraph) -> None:
+@pytest.mark.parametrize("topology", DEPLOYMENTS)
+def test_what_has_no_meaning_is_null(proven: ProvenGraph, topology: str) -> None:
     """A profile too short for any response."""
     short = msgspec.structs.replace(
         PROFILED, warmup=False, profile=pp.Profile(duration_seconds=0.001, response_grace_seconds=0.0)
     )
-    document = pp.replay(proven, DEPLOYMENT, short).to_dict()
+    document = pp.replay(proven, DEPLOYMENTS[topology], short).to_dict()
     assert document["agentic_phases"] is None
     assert document["completed_requests"] == 0
     assert document["agentic_profile"]["observation_duration_ms"] == 0
@@ -246,10 +260,10 @@ def test_what_has_no_meaning_is_null(proven: ProvenGraph) -> None:
 
 
 def test_two_runs_give_equal_bytes(proven: ProvenGraph, report: ControlledReport) -> None:
-    again = pp.replay(proven, DEPLOYMENT, PROFILED)
+    again = pp.replay(proven, report.deployment, PROFILED)
     assert ledger_digest(again.ledger) == ledger_digest(report.ledger)
     assert list(again.request_dicts()) == list(report.request_dicts())
-    other = pp.replay(proven, DEPLOYMENT, msgspec.structs.replace(PROFILED, snapshot_seed=8))
+    other = pp.replay(proven, report.deployment, msgspec.structs.replace(PROFILED, snapshot_seed=8))
     assert ledger_digest(other.ledger) != ledger_digest(report.ledger)
 
 
@@ -260,12 +274,15 @@ def test_without_capture_there_are_no_lines(proven: ProvenGraph) -> None:
         made.request_dicts()
 
 
-def test_plays_of_one_scope_share_nothing() -> None:
+@pytest.mark.parametrize("topology", DEPLOYMENTS)
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_plays_of_one_scope_share_nothing(topology: str, backend: str) -> None:
     """Finite mode: the second play finds the first one's prompt, unless each play is a scope of its own."""
     same = [dict(row, dependencies=[]) for row in rows() if row["request_id"] in ("p1", "q1")]
     proven = prove(sketch(same, block_size=4))
+    deployment = msgspec.structs.replace(DEPLOYMENTS[topology], backend=backend)
     shared, apart = (
-        pp.replay(proven, DEPLOYMENT, pp.Load(lanes=1, prefix_scope=scope)).to_dict() for scope in ("corpus", "play")
+        pp.replay(proven, deployment, pp.Load(lanes=1, prefix_scope=scope)).to_dict() for scope in ("corpus", "play")
     )
     assert shared["first_admission_prefix_cache_reused_ratio"] == pytest.approx(8 / 24)
     assert apart["first_admission_prefix_cache_reused_ratio"] == 0.0
@@ -274,7 +291,7 @@ def test_plays_of_one_scope_share_nothing() -> None:
 # A run that is invalid, and a trace that contradicts itself ----------------------------------------------------------
 
 
-def written(folder: Path, made: list[dict[str, Any]]) -> tuple[Path, Path]:
+def written(folder: Path, made: list[dict[str, Any]], engine: dict[str, Any] = ENGINE) -> tuple[Path, Path]:
     from playproof_lowering import write_v2
 
     trace, config = folder / "trace.jsonl", folder / "config.yaml"
@@ -284,10 +301,13 @@ def written(folder: Path, made: list[dict[str, Any]]) -> tuple[Path, Path]:
     return trace, config
 
 
-def test_a_failed_preparation_ends_the_run_as_invalid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("engine", [ENGINE, ENGINE_PAIR, {**ENGINE_PAIR, "backend": "sglang"}])
+def test_a_failed_preparation_ends_the_run_as_invalid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: dict[str, Any]
+) -> None:
     """Request p2's prompt reaches the context limit, and it is a primer or a warmup wherever play p is cut."""
     made = [dict(row, input_length=400, hash_ids=list(range(100))) if row["play_id"] == "p" else row for row in rows()]
-    _, config = written(tmp_path, made)
+    _, config = written(tmp_path, made, engine)
     assert main(["replay", "--config", str(config), "--out", str(tmp_path / "out")]) == EXIT_FINDINGS
     assert "invalid" in capsys.readouterr().err
     document = json.loads((tmp_path / "out" / "report.json").read_text())
