@@ -4,8 +4,8 @@ A copy is free, private to a request, or cached under a key (active while refere
 may have several copies; a lookup takes the one cached first. Allocation takes free copies, then evicts idle ones from
 the old end. `tests/properties/test_blocks.py` runs this pool beside a naive one.
 
-The functions take a `Pool`, the views of one worker's arrays, and not the whole `Sim`: they run once a block, and a
-large tuple costs more to pass than the work they do.
+The functions take a `Pool`, the views of one worker's arrays, and as many blocks as one step of a request touches: a
+call for each block would cost more than the work it does.
 """
 
 from __future__ import annotations
@@ -69,12 +69,6 @@ def pool_of(sim: Any, worker: int) -> Pool:
 
 
 @compiled
-def find(pool: Any, key: int) -> int:
-    """Return the copy that was cached first under `key`, or NONE."""
-    return buckets.find(pool.copies, pool.buckets, key)
-
-
-@compiled
 def available(sim: Any, worker: int) -> int:
     """Return how many copies can be allocated now."""
     record = sim.workers[worker]
@@ -82,71 +76,124 @@ def available(sim: Any, worker: int) -> int:
 
 
 @compiled
-def _unlink(pool: Any, copy: int) -> None:
-    older, newer = int(pool.copies[copy].older), int(pool.copies[copy].newer)
-    pool.copies[older].newer = newer
-    pool.copies[newer].older = older
+def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) -> tuple[int, int]:
+    """Look up `number` keys, from `key` in steps of `stride`, up to the first that is not cached.
 
+    Of each key, the copy that was cached first is written to ``found[begin:]``.
 
-@compiled
-def allocate(pool: Any) -> int:
-    """Return a private copy with one reference; the caller has made sure that one is available."""
-    if pool.worker[0].free > 0:
-        pool.worker[0].free -= 1
-        copy = int(pool.free[pool.worker[0].free])
-    else:
-        copy = int(pool.copies[pool.copies.shape[0] - 1].newer)
-        _unlink(pool, copy)
-        buckets.unlink(pool.copies, pool.buckets, copy)
-        advance(BLOCK_TABLE, pool.states, copy, _EVICT)
-        pool.worker[0].idle -= 1
-        pool.worker[0].evictions += 1
-    advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
-    pool.copies[copy].refs = 1
-    return copy
-
-
-@compiled
-def reuse(pool: Any, copy: int) -> None:
-    """Add a reference to a cached copy, taking it off the idle list if it was there."""
-    if pool.copies[copy].refs == 0:
-        _unlink(pool, copy)
-        pool.worker[0].idle -= 1
-        advance(BLOCK_TABLE, pool.states, copy, _REUSE)
-    pool.copies[copy].refs += 1
-
-
-@compiled
-def fill(pool: Any, copy: int, key: int) -> None:
-    """Cache a private copy that is now full under `key`, behind earlier copies of the same key."""
+    Returns
+    -------
+    hits, active : int
+        How many keys were found, and how many of their copies are referenced now.
+    """
     copies = pool.copies
-    advance(BLOCK_TABLE, pool.states, copy, _FILL)
-    copies[copy].key = key
-    copies[copy].next = NONE
-    bucket = buckets.bucket_of(key, pool.buckets.shape[0])
-    at = int(pool.buckets[bucket])
-    if at == NONE:
-        pool.buckets[bucket] = copy
-    else:
-        while copies[at].next != NONE:
-            at = int(copies[at].next)
-        copies[at].next = copy
+    active = 0
+    for i in range(number):
+        copy = buckets.find(copies, pool.buckets, key + i * stride)
+        if copy == NONE:
+            return i, active
+        found[begin + i] = copy
+        if copies[copy].refs > 0:
+            active += 1
+    return number, active
 
 
 @compiled
-def release(pool: Any, copy: int) -> None:
-    """Drop one reference: the last one makes a cached copy idle and most recent, and frees a private one."""
-    pool.copies[copy].refs -= 1
-    if pool.copies[copy].refs == 0:
+def allocate(pool: Any, table: Any, begin: int, number: int) -> None:
+    """Write `number` private copies with one reference each to ``table[begin:]``; the caller knows that they exist."""
+    record = pool.worker[0]
+    copies = pool.copies
+    stacked = min(number, record.free)
+    for i in range(stacked):
+        record.free -= 1
+        copy = int(pool.free[record.free])
+        advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
+        copies[copy].refs = 1
+        table[begin + i] = copy
+    if stacked == number:
+        return
+    # The rest are the oldest idle ones: taken off the list together, once the last of them is known.
+    sentinel = copies.shape[0] - 1
+    copy = int(copies[sentinel].newer)
+    for i in range(stacked, number):
+        buckets.unlink(copies, pool.buckets, copy)
+        advance(BLOCK_TABLE, pool.states, copy, _EVICT)
+        advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
+        copies[copy].refs = 1
+        table[begin + i] = copy
+        copy = int(copies[copy].newer)
+    copies[sentinel].newer = copy
+    copies[copy].older = sentinel
+    record.idle -= number - stacked
+    record.evictions += number - stacked
+
+
+@compiled
+def reuse(pool: Any, found: Any, table: Any, begin: int, number: int) -> None:
+    """Add a reference to each of ``found[:number]``, cached copies, and write them to ``table[begin:]``."""
+    copies = pool.copies
+    woken = 0
+    for i in range(number):
+        copy = int(found[i])
+        if copies[copy].refs == 0:
+            older, newer = int(copies[copy].older), int(copies[copy].newer)
+            copies[older].newer = newer
+            copies[newer].older = older
+            advance(BLOCK_TABLE, pool.states, copy, _REUSE)
+            woken += 1
+        copies[copy].refs += 1
+        table[begin + i] = copy
+    pool.worker[0].idle -= woken
+
+
+@compiled
+def fill(pool: Any, table: Any, begin: int, number: int, key: int, stride: int) -> None:
+    """Cache the private copies ``table[begin : begin + number]``, now full, under keys from `key` in steps of `stride`.
+
+    Each goes behind earlier copies of its key.
+    """
+    copies = pool.copies
+    for i in range(number):
+        copy = int(table[begin + i])
+        own = key + i * stride
+        advance(BLOCK_TABLE, pool.states, copy, _FILL)
+        copies[copy].key = own
+        copies[copy].next = NONE
+        bucket = buckets.bucket_of(own, pool.buckets.shape[0])
+        at = int(pool.buckets[bucket])
+        if at == NONE:
+            pool.buckets[bucket] = copy
+        else:
+            while copies[at].next != NONE:
+                at = int(copies[at].next)
+            copies[at].next = copy
+
+
+@compiled
+def release(pool: Any, table: Any, begin: int, number: int) -> None:
+    """Drop a reference to each of ``table[begin : begin + number]``, last first.
+
+    The last reference makes a cached copy idle and most recent, and frees a private one.
+    """
+    record = pool.worker[0]
+    copies = pool.copies
+    sentinel = copies.shape[0] - 1
+    newest = int(copies[sentinel].older)
+    rested = 0
+    for i in range(begin + number - 1, begin - 1, -1):
+        copy = int(table[i])
+        copies[copy].refs -= 1
+        if copies[copy].refs > 0:
+            continue
         advance(BLOCK_TABLE, pool.states, copy, _RELEASE)
         if pool.states[copy] == _IDLE:
-            sentinel = pool.copies.shape[0] - 1
-            newest = int(pool.copies[sentinel].older)
-            pool.copies[newest].newer = copy
-            pool.copies[copy].older = newest
-            pool.copies[copy].newer = sentinel
-            pool.copies[sentinel].older = copy
-            pool.worker[0].idle += 1
+            copies[newest].newer = copy
+            copies[copy].older = newest
+            newest = copy
+            rested += 1
         else:
-            pool.free[pool.worker[0].free] = copy
-            pool.worker[0].free += 1
+            pool.free[record.free] = copy
+            record.free += 1
+    copies[newest].newer = sentinel
+    copies[sentinel].older = newest
+    record.idle += rested

@@ -276,9 +276,8 @@ def run(sim: Any, instants: int) -> int:
 
 
 @compiled_entry
-def rehash_gaps(sim: Any, old: Any) -> None:
-    """Enter every gap of `old` into the larger, empty table of `sim`."""
+def rehash_gaps(sim: Any, used: Any) -> None:
+    """Enter `used`, the gaps of the table before it grew, into the larger, empty table of `sim`."""
     sim.run[0].gaps = 0
-    for slot in range(old.shape[0]):
-        if old[slot].count > 0:
-            passes.record_gap(sim, old[slot].value, old[slot].count)
+    for entry in range(used.shape[0]):
+        passes.record_gap(sim, used[entry].value, used[entry].count)

@@ -93,13 +93,34 @@ def simulate(
 
 
 def finish(sim: Sim, progress: Callable[[int, int], None] | None = None) -> Ledger:
-    """Run a started simulation to its end, growing its logs as they fill, and return the ledger."""
-    while True:
-        stop = loop.run(sim, SLICE)
+    """Run a started simulation to its end and return the ledger."""
+    over = False
+    while not over:
+        sim, over = run_for(sim, SLICE)
         if progress is not None:
             progress(int(sim.run[0].finished), len(sim.node_state))
-        if stop == loop.Stop.DONE:
-            return _ledger(sim)
+    return ledger_of(sim)
+
+
+def run_for(sim: Sim, instants: int) -> tuple[Sim, bool]:
+    """Run a started simulation for at least `instants` instants, growing its logs as they fill.
+
+    Returns
+    -------
+    sim : Sim
+        To go on with; its logs may be new arrays.
+    over : bool
+        Whether everything has ended.
+
+    Raises
+    ------
+    ReplayFault
+        When the run cannot go on.
+    """
+    while True:
+        stop = loop.run(sim, instants)
+        if stop in (loop.Stop.DONE, loop.Stop.SLICE):
+            return sim, bool(stop == loop.Stop.DONE)
         sim = with_room(sim, stop)
 
 
@@ -342,7 +363,7 @@ def _with_larger_logs(sim: Sim) -> Sim:
     """Double the log of admissions, and rehash the gaps into a table of twice the size."""
     gaps = records(2 * len(sim.gaps), GAP)
     larger = sim._replace(admissions=grown(sim.admissions, 2 * len(sim.admissions)), gaps=gaps)
-    loop.rehash_gaps(larger, sim.gaps)
+    loop.rehash_gaps(larger, sim.gaps[sim.gaps["count"] > 0])
     return larger
 
 
@@ -358,7 +379,8 @@ def _with_larger_trees(sim: Sim) -> Sim:
     return larger
 
 
-def _ledger(sim: Sim) -> Ledger:
+def ledger_of(sim: Sim) -> Ledger:
+    """Return what a simulation that has ended came to."""
     nodes = len(sim.node_state)
     split = len(sim.config) > 1
     # Tokens and ends as the client sees them: those of the decode worker, where there is one.
@@ -371,7 +393,7 @@ def _ledger(sim: Sim) -> Ledger:
     decode_worker = np.where(served.worker == NONE, NONE, served.worker - int(sim.config[-1].first_worker))
     return Ledger(
         node_state=sim.node_state,
-        request_state=final_states(sim) if split else sim.request_state,
+        request_state=final_states(sim),
         handoff_state=sim.handoff_state if split else np.zeros(nodes, np.int8),
         dispatched_ns=first.dispatched.copy(),
         first_admit_ns=first.first_admit.copy(),
@@ -412,7 +434,10 @@ def _ledger(sim: Sim) -> Ledger:
 
 
 def final_states(sim: Sim) -> Any:
-    """Return how the requests of a prefill/decode run ended for their clients, as `RequestState`."""
+    """Return how the requests ended for their clients, as `RequestState`.
+
+    That is not always how an engine ended them: one that is canceled in the pass that refuses it was canceled.
+    """
     nodes = len(sim.node_state)
     too_long = sim.static.input[:nodes] >= int(sim.config[0].context)
     rejected = too_long | (sim.request_state[:nodes] == RequestState.REJECTED)

@@ -11,7 +11,7 @@ from typing import Any
 
 from playproof_kernel import blocks
 from playproof_kernel.arrays import NONE, WAITING
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import ONE, compiled
 from playproof_kernel.requests import config_of
 
 
@@ -88,10 +88,7 @@ def open_with_prefix(sim: Any, worker: int, request: int, hits: int) -> None:
     run.holders += 1
     live.table_begin = run.arena
     run.arena += sim.static[request].table_size
-    pool = blocks.pool_of(sim, worker)
-    for i in range(hits):
-        blocks.reuse(pool, sim.found[i])
-        sim.arena[live.table_begin + i] = sim.found[i]
+    blocks.reuse(blocks.pool_of(sim, worker), sim.found, sim.arena, live.table_begin, hits)
     live.table_len = hits
     live.filled = hits
 
@@ -102,12 +99,10 @@ def extend(sim: Any, worker: int, request: int, tokens: int) -> None:
     live = sim.live[request]
     size = config_of(sim, worker).block_size
     needed = (tokens + size - 1) // size
-    if live.table_len >= needed:
-        return
-    pool = blocks.pool_of(sim, worker)
-    while live.table_len < needed:
-        sim.arena[live.table_begin + live.table_len] = blocks.allocate(pool)
-        live.table_len += 1
+    if live.table_len < needed:
+        pool = blocks.pool_of(sim, worker)
+        blocks.allocate(pool, sim.arena, live.table_begin + live.table_len, needed - live.table_len)
+        live.table_len = needed
 
 
 @compiled
@@ -126,15 +121,18 @@ def cache_full_blocks(sim: Any, worker: int, request: int) -> None:
     number = 0
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
+        block = max(number, live.filled)
         upto = min(number + keys.count, full)
-        for block in range(max(number, live.filled), upto):
+        if block < upto:
             key = static.space + keys.first + (block - number) * config.key_stride
-            blocks.fill(pool, sim.arena[live.table_begin + block], key)
+            blocks.fill(pool, sim.arena, live.table_begin + block, upto - block, key, config.key_stride)
         number += keys.count
         if number >= full:
             break
-    for block in range(max(number, live.filled), full):
-        blocks.fill(pool, sim.arena[live.table_begin + block], blocks.generated_key(static.serial, block))
+    block = max(number, live.filled)
+    if block < full:
+        key = blocks.generated_key(static.serial, block)
+        blocks.fill(pool, sim.arena, live.table_begin + block, full - block, key, ONE)
     live.filled = full
 
 
@@ -143,9 +141,8 @@ def release_all(sim: Any, worker: int, request: int) -> None:
     """Release every copy of `request`, last block first, so that a prompt's tail is evicted before its head."""
     live = sim.live[request]
     ticket = sim.tickets[request]
-    pool = blocks.pool_of(sim, worker)
-    for i in range(live.table_len - 1, -1, -1):
-        blocks.release(pool, sim.arena[live.table_begin + i])
+    if live.table_len > 0:
+        blocks.release(blocks.pool_of(sim, worker), sim.arena, live.table_begin, live.table_len)
     live.table_len = 0
     live.filled = 0
     live.computed = 0
@@ -174,24 +171,18 @@ def cached_prefix(sim: Any, worker: int, request: int, most: int) -> tuple[int, 
     hits, active, number = 0, 0, 0
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
-        for i in range(min(keys.count, most - number)):
-            copy = blocks.find(pool, static.space + keys.first + i * config.key_stride)
-            if copy == NONE:
-                return hits, active
-            sim.found[hits] = copy
-            hits += 1
-            if pool.copies[copy].refs > 0:
-                active += 1
+        wanted = min(keys.count, most - number)
+        first = static.space + keys.first
+        more, in_use = blocks.find(pool, sim.found, hits, first, config.key_stride, wanted)
+        hits += more
+        active += in_use
         number += keys.count
-        if number >= most:
+        if more < wanted or number >= most:
             return hits, active
     # Blocks that the request itself filled with its output before it was preempted.
-    for block in range(number, most):
-        copy = blocks.find(pool, blocks.generated_key(static.serial, block))
-        if copy == NONE:
-            break
-        sim.found[hits] = copy
-        hits += 1
-        if pool.copies[copy].refs > 0:
-            active += 1
+    if number < most:
+        first = blocks.generated_key(static.serial, number)
+        more, in_use = blocks.find(pool, sim.found, hits, first, ONE, most - number)
+        hits += more
+        active += in_use
     return hits, active

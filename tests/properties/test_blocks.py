@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,28 +18,42 @@ from playproof_spec.machines import BlockState
 
 # The pool's functions are compiled into their callers; these are callers for the test.
 @compiled_entry
-def find(pool: Pool, key: int) -> int:
-    return blocks.find(pool, key)
+def find(pool: Pool, found: Any, begin: int, key: int, stride: int, number: int) -> tuple[int, int]:
+    return blocks.find(pool, found, begin, key, stride, number)
 
 
 @compiled_entry
-def allocate(pool: Pool) -> int:
-    return blocks.allocate(pool)
+def allocate(pool: Pool, table: Any, begin: int, number: int) -> None:
+    blocks.allocate(pool, table, begin, number)
 
 
 @compiled_entry
-def reuse(pool: Pool, copy: int) -> None:
-    blocks.reuse(pool, copy)
+def reuse(pool: Pool, found: Any, table: Any, begin: int, number: int) -> None:
+    blocks.reuse(pool, found, table, begin, number)
 
 
 @compiled_entry
-def fill(pool: Pool, copy: int, key: int) -> None:
-    blocks.fill(pool, copy, key)
+def fill(pool: Pool, table: Any, begin: int, number: int, key: int, stride: int) -> None:
+    blocks.fill(pool, table, begin, number, key, stride)
 
 
 @compiled_entry
-def release(pool: Pool, copy: int) -> None:
-    blocks.release(pool, copy)
+def release(pool: Pool, table: Any, begin: int, number: int) -> None:
+    blocks.release(pool, table, begin, number)
+
+
+# Where the batches stand in the arrays that the pool is given; what stands before and behind is not to be touched.
+BEGIN = 2
+UNTOUCHED = -7
+
+
+def table_of(copies: list[int]) -> Any:
+    return np.array([*[UNTOUCHED] * BEGIN, *copies, UNTOUCHED], np.int64)
+
+
+def entries_of(table: Any) -> list[int]:
+    assert [*table[:BEGIN], table[-1]] == [UNTOUCHED] * (BEGIN + 1)
+    return [int(copy) for copy in table[BEGIN:-1]]
 
 
 def new_pool(size: int) -> Pool:
@@ -67,37 +83,52 @@ class PoolBesideNaive(RuleBasedStateMachine):
         return int(self.pool.worker[0].free + self.pool.worker[0].idle)
 
     @precondition(lambda self: self.naive.available() > 0)
-    @rule()
-    def take(self) -> None:
-        ours, theirs = allocate(self.pool), self.naive.allocate()
-        self.pairs[ours] = theirs
-        self.held.append((ours, theirs))
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), key=st.integers(0, 40))
-    def fill_one(self, data: st.DataObject, key: int) -> None:
-        ours, theirs = data.draw(st.sampled_from(self.held))
-        if theirs not in self.naive.content:
-            fill(self.pool, ours, key)
-            self.naive.fill(theirs, key)
-
-    @rule(key=st.integers(0, 40))
-    def look_up_and_share(self, key: int) -> None:
-        ours, theirs = find(self.pool, key), self.naive.find(key)
-        if theirs is None:
-            assert ours == NONE
-        else:
-            assert self.pairs[ours] == theirs
-            reuse(self.pool, ours)
-            self.naive.reuse(theirs)
+    @rule(data=st.data())
+    def take(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(1, self.naive.available()))
+        table = table_of([0] * number)
+        allocate(self.pool, table, BEGIN, number)
+        for ours in entries_of(table):
+            theirs = self.naive.allocate()
+            self.pairs[ours] = theirs
             self.held.append((ours, theirs))
+
+    @precondition(lambda self: any(theirs not in self.naive.content for _, theirs in self.held))
+    @rule(data=st.data(), key=st.integers(0, 40), stride=st.integers(1, 3))
+    def fill_some(self, data: st.DataObject, key: int, stride: int) -> None:
+        private = [pair for pair in self.held if pair[1] not in self.naive.content]
+        chosen = data.draw(st.lists(st.sampled_from(private), min_size=1, unique=True))
+        fill(self.pool, table_of([ours for ours, _ in chosen]), BEGIN, len(chosen), key, stride)
+        for i, (_, theirs) in enumerate(chosen):
+            self.naive.fill(theirs, key + i * stride)
+
+    @rule(key=st.integers(0, 40), stride=st.integers(1, 3), number=st.integers(1, 5))
+    def look_up_and_share(self, key: int, stride: int, number: int) -> None:
+        wanted = [self.naive.find(key + i * stride) for i in range(number)]
+        theirs = wanted[: wanted.index(None)] if None in wanted else wanted
+        found = np.full(number + 1, UNTOUCHED, np.int64)
+        hits, active = find(self.pool, found, 1, key, stride, number)
+        ours = found[1 : 1 + hits]
+        assert [self.pairs[int(copy)] for copy in ours] == theirs
+        assert active == sum(self.naive.refs[copy] > 0 for copy in theirs if copy is not None)
+        assert (found[1 + hits :] == UNTOUCHED).all()
+        table = table_of([0] * hits)
+        reuse(self.pool, ours.copy(), table, BEGIN, hits)
+        assert entries_of(table) == ours.tolist()
+        for copy, pair in zip(ours, theirs, strict=True):
+            assert pair is not None
+            self.naive.reuse(pair)
+            self.held.append((int(copy), pair))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
-        ours, theirs = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-        release(self.pool, ours)
-        self.naive.release(theirs)
+        places = data.draw(st.lists(st.integers(0, len(self.held) - 1), min_size=1, unique=True))
+        given = [self.held[place] for place in places]
+        self.held = [pair for place, pair in enumerate(self.held) if place not in places]
+        release(self.pool, table_of([ours for ours, _ in given]), BEGIN, len(given))
+        for _, theirs in reversed(given):
+            self.naive.release(theirs)
 
     @invariant()
     def same_counts(self) -> None:

@@ -13,7 +13,7 @@ from playproof_kernel import DeploymentSpec, Ledger, LoadSpec, simulate
 from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph, Trigger
 from playproof_spec.machines import NodeState, PlayState, RequestState
-from strategies import deployments, graphs, loads, pressed, sglang_deployments
+from strategies import canceled, deployments, graphs, loads, pressed, sglang_deployments
 
 
 def replayed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Ledger:
@@ -30,8 +30,22 @@ def test_equals_the_naive_replay(graph: Graph, deployment: DeploymentSpec, load:
     assert observed(ledger) == expected
 
 
-@given(graph=graphs(max_plays=6, max_nodes=8), deployment=deployments | sglang_deployments, load=loads)
-def test_a_macro_step_equals_its_single_passes(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
+@given(data=st.data(), graph=graphs(), deployment=deployments | sglang_deployments, load=loads, macro=st.booleans())
+def test_equals_the_naive_replay_when_clients_give_up(
+    data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec, macro: bool
+) -> None:
+    load = data.draw(canceled(graph, load))
+    expected = naively_observed(naive_replay(graph, deployment, load))
+    for state in set(expected["state"]):
+        event(f"{deployment.worker.backend.name}: {state}")
+    assert observed(replayed(graph, deployment, replace(load, macro_steps=macro))) == expected
+
+
+@given(data=st.data(), graph=graphs(max_plays=6, max_nodes=8), deployment=deployments | sglang_deployments, load=loads)
+def test_a_macro_step_equals_its_single_passes(
+    data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec
+) -> None:
+    load = data.draw(canceled(graph, load))
     whole = replayed(graph, deployment, load)
     single = replayed(graph, deployment, replace(load, macro_steps=False))
     assert columns(whole) == columns(single)

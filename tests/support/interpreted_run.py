@@ -1,13 +1,14 @@
-"""Replays random corpora and prints a digest of each ledger; run with and without the compiler by a property test.
+"""Replays random corpora and prints digests of the ledgers; run with and without the compiler by a property test.
 
-Usage: ``python interpreted_run.py SEED COUNT``.
+Usage: ``python interpreted_run.py SEED COUNT``. A line a seed: the seed, its topology, the digest of the ledger with
+macro-steps, and that of the ledger pass by pass.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import sys
+from dataclasses import replace
 
 import blake3
 import msgspec
@@ -27,76 +28,69 @@ from playproof_kernel import (
 )
 from playproof_kernel.snapshot import InvalidSnapshot
 from playproof_spec.certificate import prove
+from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
+from pressure import random_cancellations, random_rows
 
-RELATIONS = [
-    ("sequence", "completion"),
-    ("spawn", "dispatch"),
-    ("join", "completion"),
-    ("replay_barrier", "completion"),
-]
+TOPOLOGIES = [(backend, split) for backend in Backend for split in (False, True)]
 
 
-def random_rows(chance: random.Random) -> tuple[int, list[dict[str, object]]]:
-    """Return (block size, rows) of a well-formed corpus."""
-    block_size = chance.choice([1, 2, 4])
-    rows: list[dict[str, object]] = []
-    for play in range(chance.randint(1, 5)):
-        for node in range(chance.randint(1, 7)):
-            sources = chance.sample(range(node), min(node, chance.randint(0, 2)))
-            edges = []
-            for source in sources:
-                relation, trigger = chance.choice(RELATIONS)
-                delay = chance.choice([0.0, 1.0, 3.25])
-                edge = {"request_id": f"p{play}n{source}", "relation": relation, "trigger": trigger, "delay_ms": delay}
-                edges.append(edge)
-            length = chance.randint(1, 10 * block_size)
-            blocks = -(-length // block_size)
-            common = chance.randint(0, blocks)
-            hashes = [i + 1 for i in range(common)] + [chance.randint(50, 70) for _ in range(blocks - common)]
-            rows.append(
-                {
-                    "request_id": f"p{play}n{node}",
-                    "play_id": f"play{play}",
-                    "input_length": length,
-                    "output_length": chance.choice([0, 1, 5, 40]),
-                    "hash_ids": hashes,
-                    "not_before_ms": chance.choice([0.0, 1.0, 10.0]),
-                    "dependencies": edges,
-                }
-            )
-    return block_size, rows
-
-
-def random_ledger(seed: int) -> dict[str, object]:
-    """Replay the corpus of `seed` on the deployment of `seed`."""
-    chance = random.Random(seed)
-    block_size, rows = random_rows(chance)
+def random_worker(chance: random.Random, backend: Backend, block_size: int, caching: bool) -> WorkerSpec:
+    """Return a worker with a small pool; which of its limits an engine looks at is the engine's business."""
     fixed = Timing(TimingKind.FIXED, chance.choice([0, 3_000_000]), chance.choice([0, 1_000_000]))
-    worker = WorkerSpec(
-        blocks=chance.randint(2, 30),
-        block_size=chance.choice([1, 2, 3, 4]),
+    return WorkerSpec(
+        backend=backend,
+        blocks=chance.randint(24 // block_size, 90 // block_size),
+        block_size=block_size,
         max_batched_tokens=chance.choice([2, 8, 64]),
         max_sequences=chance.choice([1, 2, 8]),
-        prefix_caching=chance.random() < 0.8,
+        prefix_caching=caching,
         timing=chance.choice([fixed, Timing(TimingKind.POLYNOMIAL, 0, 0)]),
-        backend=chance.choice(list(Backend)),
         chunked_prefill_size=chance.choice([3, 8, 8192]),
         schedule_conservativeness=chance.choice([1.0, 0.01]),
     )
-    deployment = DeploymentSpec(chance.randint(1, 3), worker, chance.choice([12, 1000]))
-    if chance.random() < 0.4:
-        decode = dataclasses.replace(worker, blocks=chance.randint(2, 30), max_sequences=chance.choice([1, 2, 8]))
-        transfer = TransferSpec(1000, chance.choice([None, 1e6]), full_prompt=chance.random() < 0.5)
-        deployment = dataclasses.replace(deployment, decode=DecodeSpec(chance.randint(1, 2), decode, transfer))
-    load = LoadSpec(lanes=chance.choice([None, 1, 2]), speedup=chance.choice([1.0, 3.0]))
-    proven = prove(sketch(rows, block_size=block_size))
-    controlled = random_controls(chance)
+
+
+def random_deployment(chance: random.Random, backend: Backend, split: bool) -> DeploymentSpec:
+    """Return a deployment of the topology."""
+    block_size, caching = chance.choice([1, 2, 3, 4]), chance.random() < 0.8
+    first, second = (random_worker(chance, backend, block_size, caching) for _ in range(2))
+    transfer = TransferSpec(chance.choice([1000, 250_000]), chance.choice([None, 1e8]), chance.random() < 0.5)
+    decode = DecodeSpec(chance.randint(1, 3), second, transfer) if split else None
+    return DeploymentSpec(chance.randint(1, 3), first, chance.choice([12, 1000, 1000, 1000]), decode)
+
+
+def digests(seed: int) -> tuple[str, str]:
+    """Replay the corpus of `seed` on the deployment of `seed`, with macro-steps and without."""
+    chance = random.Random(seed)
+    graph = sketch(random_rows(chance, plays=4, nodes=5, blocks=6), block_size=4)
+    deployment = random_deployment(chance, *TOPOLOGIES[seed % len(TOPOLOGIES)])
+    load = LoadSpec(
+        lanes=chance.choice([None, 1, 2]),
+        speedup=chance.choice([1.0, 3.0]),
+        cancellations=random_cancellations(chance, graph, chance.choice([0, 8])),
+    )
+    controls = random_controls(chance)
+    with_macro, without = (
+        blake3.blake3(
+            msgspec.json.encode(
+                observed(graph, deployment, replace(load, macro_steps=macro), replace(controls, macro_steps=macro))
+            )
+        ).hexdigest()
+        for macro in (True, False)
+    )
+    return with_macro, without
+
+
+def observed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, controls: LoadSpec) -> dict[str, object]:
+    """Return what a finite replay shows, and one under run controls."""
+    proven = prove(graph)
+    finite = columns(simulate(proven, deployment, load))
     try:
-        ledger = simulate_controlled(proven, deployment, controlled, capture=True)
+        ledger = simulate_controlled(proven, deployment, controls, capture=True)
     except InvalidSnapshot as refused:
-        return {**columns(simulate(proven, deployment, load)), "refused": len(refused.findings.items)}
-    return {**columns(simulate(proven, deployment, load)), "controlled": controlled_columns(ledger)}
+        return {**finite, "refused": len(refused.findings.items)}
+    return {**finite, "controlled": controlled_columns(ledger)}
 
 
 def random_controls(chance: random.Random) -> LoadSpec:
@@ -114,7 +108,8 @@ def random_controls(chance: random.Random) -> LoadSpec:
 def main() -> None:
     seed, count = int(sys.argv[1]), int(sys.argv[2])
     for number in range(seed, seed + count):
-        print(number, blake3.blake3(msgspec.json.encode(random_ledger(number))).hexdigest())
+        backend, split = TOPOLOGIES[number % len(TOPOLOGIES)]
+        print(number, f"{backend.name}-{'split' if split else 'aggregated'}", *digests(number))
 
 
 if __name__ == "__main__":

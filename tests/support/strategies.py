@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -134,9 +135,9 @@ transfers = st.builds(
 
 
 @st.composite
-def disaggregated(draw: st.DrawFn) -> DeploymentSpec:
+def disaggregated(draw: st.DrawFn, backends: Sequence[Backend] = tuple(Backend)) -> DeploymentSpec:
     """Draw a prefill and a decode role: one backend, block size and cache, everything else of each role's own."""
-    backend = draw(st.sampled_from(list(Backend)))
+    backend = draw(st.sampled_from(backends))
     size = draw(st.sampled_from([1, 1, 2, 3, 4]))
     caching = draw(st.sampled_from([True, True, True, False]))
     roles = [

@@ -132,6 +132,7 @@ def test_m2_sees_lost_and_stuck_states(broken: Machine, words: str) -> None:
 def test_m3_sees_a_completion_before_decoding(
     handoff: Machine, state: HandoffState, event: HandoffEvent, rule: Rule | None, words: str
 ) -> None:
+    # A kernel that completes at prefill whatever its tables say: see `tests/properties/test_handoff_machine.py`.
     verdict = obligation("M3", altered(handoff, state, event, rule))
     assert verdict.verdict == "failed"
     assert handoff.name in verdict.how
