@@ -7,6 +7,7 @@
 2. Growth with the corpus: the same plays once, twice and four times.
 3. Growth within a play: one play of 1,000, 2,000 and 4,000 requests, lowered.
 4. Deployments: the corpus on several of them, with 32 lanes each no slower than twice the first, aggregated vLLM.
+5. Run controls: an hour of profile from a snapshot on, cold and warmed, on aggregated workers and prefill/decode.
 
 The corpus is looked for beside the project (``../shared/data/weka``, or under ``PLAYPROOF_DATA``) and unpacked into a
 temporary folder; without it only part 3 runs. Absolute times depend on the machine; the ratios are what to watch.
@@ -45,12 +46,19 @@ PLAY_GROWTH_MAX = 1.5
 DEPLOYMENT_RATIO_MAX = 2.0
 # Other work on the machine only ever adds time, so the best of some runs is the one to compare.
 REPEATS = 3
+# Of an hour of profile: a pool with room for the conversations of all lanes at once, and the memory that it may take
+# without capture.
+PROFILE_TOKENS = 8_388_608
+PROFILE_MB = 1536.0
+PROFILE_SEED = 42
 
 
-def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool) -> Any:
+def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool, profile: bool = False) -> Any:
     """Return a deployment of `workers` aggregated workers, or of as many in each of the two roles."""
     backend, size = engine
     role = {"workers": workers, "blocks": TOKENS // size, "block_size": size}
+    if profile:
+        role |= {"blocks": PROFILE_TOKENS // size, "timing": pp.PolynomialTiming()}
     if not pair:
         return pp.Deployment(backend=backend, context_length=TOKENS, **role)
     return pp.Disaggregated(
@@ -62,22 +70,31 @@ def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool) -> Any:
     )
 
 
-def measure(path: str, lanes: int | None, workers: int, replay: bool, engine: Engine, pair: bool) -> dict[str, Any]:
-    """Load (and replay) in this process and return the figures."""
+def measure(
+    path: str, lanes: int | None, workers: int, replay: bool, engine: Engine, pair: bool, profile: str
+) -> dict[str, Any]:
+    """Load (and replay) in this process and return the figures; `profile` is "cold" or "warm" for an hour of it."""
     import resource
 
     from playproof_kernel import simulate
 
     import playproof as pp
 
-    deployment = deployment_of(pp, engine, workers, pair)
+    deployment = deployment_of(pp, engine, workers, pair, bool(profile))
     load = pp.Load(lanes=lanes)
+    if profile:
+        load = pp.Load(lanes=lanes, snapshot_seed=PROFILE_SEED, warmup=profile == "warm", profile=pp.Profile())
     warm_up(pp, simulate, deployment)
     started = time.perf_counter()
     trace = pp.load(path)
     loaded = time.perf_counter()
     figures: dict[str, Any] = {"requests": trace.graph.node_count, "load_s": loaded - started}
-    if replay:
+    if profile:
+        report = pp.replay(trace, deployment, load, per_request=False).to_dict()
+        figures["replay_s"] = report["wall_time_ms"] / 1000
+        names = ("valid", "num_requests", "total_trajectories", "forward_passes", "mean_ttft_ms")
+        figures |= {name: report[name] for name in (*names, "first_admission_prefix_cache_reused_ratio")}
+    elif replay:
         ledger = simulate(trace, deployment.to_spec(), load.to_spec())
         figures["replay_s"] = time.perf_counter() - loaded
         report = pp.Report(trace, ledger, deployment, load).to_dict()
@@ -99,10 +116,11 @@ def in_a_process(
     replay: bool = True,
     engine: Engine = VLLM,
     pair: bool = False,
+    profile: str = "",
 ) -> dict[str, Any]:
     """Measure in a fresh process, since peak memory is a process's."""
-    how = {"lanes": lanes, "workers": workers, "replay": replay, "engine": engine, "pair": pair}
-    call = json.dumps({"path": str(path), **how})
+    shape = {"lanes": lanes, "workers": workers, "engine": engine, "pair": pair}
+    call = json.dumps({"path": str(path), "replay": replay, "profile": profile, **shape})
     result = subprocess.run([sys.executable, __file__, "--measure", call], capture_output=True, text=True, check=False)
     if result.returncode != 0:
         sys.exit(f"a benchmark process failed:\n{result.stderr}")
@@ -270,6 +288,29 @@ def show_deployments(corpus: Path, limits: Limits) -> None:
     print()
 
 
+def show_profiles(corpus: Path, limits: Limits) -> None:
+    """An hour of profile from a snapshot on; warmed, the cut plays find what they have done before in the caches."""
+    print(f"Profiles (one hour, {LANES} lanes, polynomial timing, pools of {PROFILE_TOKENS:,} tokens, no capture)")
+    print(
+        "  engine  block  workers          plays  requests    forward passes   cached    TTFT ms    replay s  peak MB"
+    )
+    for engine, pair in ((VLLM, False), (VLLM, True), (("sglang", 1), False), (("sglang", 1), True)):
+        cold, warm = (in_a_process(corpus, engine=engine, pair=pair, profile=kind) for kind in ("cold", "warm"))
+        name = f"a profile on {engine[0]}, {'1P1D' if pair else 'aggregated'}"
+        for kind, figures in (("cold", cold), ("warm", warm)):
+            limits.check(f"{name}, {kind}: invalid runs", 0.0 if figures["valid"] else 1.0, 0)
+            limit = limits.check(f"memory of {name}, {kind}", figures["peak_mb"], PROFILE_MB)
+            plays, requests = figures["total_trajectories"], figures["num_requests"]
+            print(
+                f"  {engine[0]:6}  {engine[1]:5}  {'1P1D' if pair else '1':>7}  {kind}  {plays:7,}"
+                f"  {requests:8,}  {figures['forward_passes']:16,}"
+                f"  {figures['first_admission_prefix_cache_reused_ratio']:7.1%}  {figures['mean_ttft_ms']:9.1f}"
+                f"  {figures['replay_s']:10.2f}  {figures['peak_mb']:7.0f}   {limit}"
+            )
+        limits.check(f"TTFT of {name}, warm to cold", warm["mean_ttft_ms"] / cold["mean_ttft_ms"], 1.0)
+    print()
+
+
 def show_corpus(corpus: Path, limits: Limits) -> None:
     runs = [in_a_process(corpus) for _ in range(REPEATS)]
     print(
@@ -302,6 +343,7 @@ def main() -> None:
             show_growth_with_the_corpus(corpus, scratch, limits)
             if not arguments.quick:
                 show_deployments(corpus, limits)
+                show_profiles(corpus, limits)
             show_corpus(corpus, limits)
     if limits.broken:
         sys.exit("Not kept:\n  " + "\n  ".join(limits.broken))

@@ -22,6 +22,7 @@ from playproof.deployment import (
     Load,
     PolynomialTiming,
     PrefillRole,
+    Profile,
     Transfer,
 )
 from playproof.report import Report, Trajectories
@@ -39,6 +40,7 @@ __all__ = [
     "Load",
     "PolynomialTiming",
     "PrefillRole",
+    "Profile",
     "Report",
     "Trajectories",
     "Transfer",

@@ -16,8 +16,9 @@ from playproof_spec.findings import Findings, InvalidInput
 from playproof_spec.units import NS_PER_MS
 
 from playproof.config import Basis, Configuration, Marker, read_configuration
+from playproof.controlled import ControlledReport
 from playproof.deployment import AnyDeployment, Deployment, InvalidDeployment, Load
-from playproof.fit import fit
+from playproof.fit import contradictions, fit
 from playproof.report import Report
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ def validate(
         findings.add(item)
     if deployment is not None:
         findings.extend(fit(proven.graph, deployment, offered or Load()))
+        findings.extend(contradictions(proven.graph, offered or Load()))
     return Validation(findings, proven if not findings.errors else None, graph)
 
 
@@ -202,15 +204,29 @@ def replay(
     Raises
     ------
     InvalidDeployment
-        When the replay could outlast the clock.
+        When the replay could outlast the clock, or the trace contradicts itself at a snapshot's cut.
     """
     from playproof_kernel import simulate
+    from playproof_kernel.controlled import simulate_controlled
+    from playproof_kernel.snapshot import InvalidSnapshot
 
     deployment, load = deployment or Deployment(), load or Load()
     findings = fit(trace.graph, deployment, load)
     if findings.errors:
         raise InvalidDeployment(findings)
     started = time.perf_counter_ns()
+    if load.snapshot_seed is not None:
+        try:
+            controlled = simulate_controlled(
+                trace, deployment.to_spec(), load.to_spec(), capture=per_request, progress=progress
+            )
+        except InvalidSnapshot as refused:
+            findings.extend(refused.findings)
+            raise InvalidDeployment(findings) from None
+        wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
+        return ControlledReport(
+            trace, controlled, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
+        )
     ledger = simulate(trace, deployment.to_spec(), load.to_spec(), progress=progress)
     wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
     return Report(

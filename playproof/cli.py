@@ -343,10 +343,14 @@ def replay(
     written = report.write(out_folder, per_request=per_request) if out_folder is not None else []
     if as_json:
         _print_json_text(report.to_json().decode())
-        return
-    print_report(out, report.to_dict())
-    for path in written:
-        out.print(f"written {path}", markup=False)
+    else:
+        print_report(out, report.to_dict())
+        for path in written:
+            out.print(f"written {path}", markup=False)
+    if not report.valid:
+        reason = report.to_dict()["agentic_phases"]["failure_reason"]
+        err.print(f"the run is invalid: {reason}; agentic_phases has the evidence", markup=False)
+        raise typer.Exit(EXIT_FINDINGS)
 
 
 @app.command()

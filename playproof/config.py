@@ -31,8 +31,10 @@ from playproof.deployment import (
     Load,
     PolynomialTiming,
     PrefillRole,
+    Profile,
     Transfer,
     bandwidth_without_bytes,
+    lacking,
     too_many_blocks,
     unequal_blocks,
 )
@@ -45,7 +47,10 @@ from playproof.fields import (
     Lanes,
     PassMs,
     Positive,
+    Seconds,
+    Seed,
     Sequences,
+    SomeSeconds,
     Speedup,
     Workers,
     as_written,
@@ -84,10 +89,25 @@ class _Source(_Section, frozen=True, kw_only=True):
     subagent_marker: Marker = "auto"
 
 
+class _Snapshot(_Section, frozen=True, kw_only=True):
+    seed: Seed
+
+
+class _Profile(_Section, frozen=True, kw_only=True):
+    duration_seconds: SomeSeconds = 3600.0
+    response_grace_seconds: Seconds = 30.0
+    cancel_drain_seconds: Seconds = 10.0
+    tree_idle_cap_seconds: SomeSeconds = 300.0
+    global_idle_cap_seconds: SomeSeconds = 10.0
+
+
 class _Load(_Section, frozen=True, kw_only=True):
     type: str = "trace_timestamps"
     speedup: Speedup = 1.0
     agentic_lanes: Lanes | None = None
+    agentic_snapshot: _Snapshot | None = None
+    agentic_warmup: bool = False
+    agentic_profile: _Profile | None = None
     agentic_prefix_scope: str = "corpus"
 
 
@@ -192,9 +212,6 @@ _ORDINARY = "it belongs to ordinary traces; an agentic corpus is offered with ag
 # Keys that other tools or later versions know: refused by name, with what they would bring.
 _LATER: Mapping[str, str] = {
     "traffic.load.concurrency": _ORDINARY,
-    "traffic.load.agentic_snapshot": "snapshots are not supported",
-    "traffic.load.agentic_warmup": "warmup is not supported",
-    "traffic.load.agentic_profile": "profiles are not supported",
     "traffic.stop": "a virtual-time stop belongs to ordinary traces; agentic plays run to their end",
     "engine.speculation": "speculative decoding is not supported",
     **{f"{worker}.kv_cache.host_offload": "host offload (G2) is not supported" for worker in _WORKERS},
@@ -206,7 +223,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "traffic.source.type": (("trace",), {}),
     "traffic.source.format": (READERS, {}),
     "traffic.load.type": (("trace_timestamps",), {"concurrency": _ORDINARY}),
-    "traffic.load.agentic_prefix_scope": (("corpus",), {"play": "prefix sharing by play is not supported"}),
+    "traffic.load.agentic_prefix_scope": (("corpus", "play"), {}),
     "engine.mode": (tuple(_OF_MODE), {}),
     "engine.backend": (tuple(_BLOCK_SIZES), {}),
     "engine.router.policy": (("round_robin",), {"kv_router": "the KV-aware router is not supported"}),
@@ -292,7 +309,46 @@ def _resolve(config: _Config, folder: Path) -> Configuration:
         nested_timestamp_basis=source.nested_timestamp_basis,
         subagent_marker=source.subagent_marker,
         deployment=_deployment(config.engine),
-        load=Load(lanes=config.traffic.load.agentic_lanes, speedup=config.traffic.load.speedup),
+        load=_resolve_load(config.traffic.load),
+    )
+
+
+# What the run controls are called in a file.
+_CONTROLS = {
+    "lanes": "traffic.load.agentic_lanes",
+    "snapshot_seed": "traffic.load.agentic_snapshot",
+    "warmup": "traffic.load.agentic_warmup",
+    "profile": "traffic.load.agentic_profile",
+}
+
+
+class _Controls(msgspec.Struct, frozen=True, kw_only=True):
+    """The run controls of a file before they have been checked against one another."""
+
+    lanes: int | None
+    snapshot_seed: int | None
+    warmup: bool
+    profile: _Profile | None
+
+
+def _controls(load: _Load) -> _Controls:
+    return _Controls(
+        lanes=load.agentic_lanes,
+        snapshot_seed=load.agentic_snapshot.seed if load.agentic_snapshot is not None else None,
+        warmup=load.agentic_warmup,
+        profile=load.agentic_profile,
+    )
+
+
+def _resolve_load(load: _Load) -> Load:
+    profile = load.agentic_profile
+    return Load(
+        lanes=load.agentic_lanes,
+        speedup=load.speedup,
+        snapshot_seed=load.agentic_snapshot.seed if load.agentic_snapshot is not None else None,
+        warmup=load.agentic_warmup,
+        profile=Profile(**msgspec.structs.asdict(profile)) if profile is not None else None,
+        prefix_scope="play" if load.agentic_prefix_scope == "play" else "corpus",
     )
 
 
@@ -544,6 +600,10 @@ class _Reader:
         """Check what no single field can show."""
         if isinstance(section, _Timing):
             self._timing(section, path)
+        elif isinstance(section, _Load):
+            for problem in lacking(_controls(section), _CONTROLS):
+                where = self._where(problem.where.field)
+                self.findings.add(msgspec.structs.replace(problem, where=where))
         elif isinstance(section, _Parallelism) and section.attention_data != 1:
             message = "attention data parallelism is not supported"
             field = f"{path}.attention_data"

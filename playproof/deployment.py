@@ -6,8 +6,8 @@ The kernel is imported there and not above: it brings the compiler along, which 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 from playproof_spec.findings import Finding, Findings, InvalidInput, Where, finding
@@ -16,6 +16,7 @@ from playproof_spec.units import ms_to_ns
 
 from playproof.fields import (
     MAX_BLOCKS_ALL_WORKERS,
+    MAX_SEED,
     Bandwidth,
     Blocks,
     BlockSize,
@@ -24,14 +25,17 @@ from playproof.fields import (
     Lanes,
     PassMs,
     Positive,
+    Seconds,
+    Seed,
     Sequences,
+    SomeSeconds,
     Speedup,
     Workers,
     check,
 )
 
 if TYPE_CHECKING:
-    from playproof_kernel.deployment import DeploymentSpec, LoadSpec, Timing, WorkerSpec
+    from playproof_kernel.deployment import DeploymentSpec, LoadSpec, ProfileSpec, Timing, WorkerSpec
 
 BackendName = Literal["vllm", "sglang"]
 # `context_length: max`: longer than any prompt and output that a trace may declare.
@@ -39,6 +43,7 @@ UNLIMITED_CONTEXT_TOKENS = 2 * MAX_TOKENS + 1
 # The pool of the stated default: 1,048,576 tokens, so that a request of a million tokens fits.
 DEFAULT_BLOCKS = 16_384
 BYTES_PER_GB = 1e9
+MS_PER_S = 1000.0
 
 
 class InvalidDeployment(InvalidInput):
@@ -371,6 +376,35 @@ def _timing_spec(timing: FixedTiming | PolynomialTiming) -> Timing:
     return Timing(TimingKind.FIXED, ms_to_ns(timing.prefill_ms), ms_to_ns(timing.decode_ms))
 
 
+class Profile(_Checked, frozen=True, kw_only=True):
+    """Lanes that are refilled for a time: each takes the next play of one cursor, which wraps, when its play ends.
+
+    Attributes
+    ----------
+    duration_seconds : float
+        From the barrier on, > 0. At its end nothing new is issued.
+    response_grace_seconds : float
+        How long what is in flight may go on after that, before it is canceled.
+    cancel_drain_seconds : float
+        How long the cancellation may take at most. Simulated engines acknowledge it at once.
+    tree_idle_cap_seconds, global_idle_cap_seconds : float
+        How long one play, and all plays together, may wait for nothing but recorded pauses, > 0.
+    """
+
+    duration_seconds: SomeSeconds = 3600.0
+    response_grace_seconds: Seconds = 30.0
+    cancel_drain_seconds: Seconds = 10.0
+    tree_idle_cap_seconds: SomeSeconds = 300.0
+    global_idle_cap_seconds: SomeSeconds = 10.0
+
+    def to_spec(self) -> ProfileSpec:
+        """Return the kernel's form."""
+        from playproof_kernel.deployment import ProfileSpec
+
+        seconds = (getattr(self, info.name) for info in msgspec.structs.fields(self))
+        return ProfileSpec(*(ms_to_ns(value * MS_PER_S) for value in seconds))
+
+
 class Load(_Checked, frozen=True, kw_only=True):
     """How the corpus is offered.
 
@@ -381,15 +415,36 @@ class Load(_Checked, frozen=True, kw_only=True):
         at its recorded time.
     speedup : float
         Divides authored floors and delays, never engine time.
+    snapshot_seed : int or None
+        Start each lane inside its play, at a cut drawn from this seed; needs lanes. Lanes beyond the corpus wrap.
+    warmup : bool
+        First bring the prompts of the cut plays into the caches, outside of all measurement; needs a snapshot.
+    profile : Profile or None
+        Refill lanes until a deadline; needs a snapshot. Without, each lane of a snapshot runs its one play.
+    prefix_scope : "corpus" or "play"
+        Which plays may share cached blocks: all, or none. Under a snapshot none ever do.
 
     Raises
     ------
     InvalidDeployment
-        When a field is out of range or of the wrong type.
+        When a field is out of range or of the wrong type, or lacks the one that it needs.
     """
 
     lanes: Lanes | None = None
     speedup: Speedup = 1.0
+    snapshot_seed: Seed | None = None
+    warmup: bool = False
+    profile: Profile | None = None
+    prefix_scope: Literal["corpus", "play"] = "corpus"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = {name: f"Load.{name}" for name in ("lanes", "snapshot_seed", "warmup", "profile")}
+        findings = Findings()
+        for problem in lacking(self, names):
+            findings.add(problem)
+        if findings.errors:
+            raise InvalidDeployment(findings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the load as JSON values."""
@@ -400,4 +455,51 @@ class Load(_Checked, frozen=True, kw_only=True):
         """Return the kernel's form."""
         from playproof_kernel.deployment import LoadSpec
 
-        return LoadSpec(lanes=self.lanes, speedup=self.speedup)
+        return LoadSpec(
+            lanes=self.lanes,
+            speedup=self.speedup,
+            play_scope=self.prefix_scope == "play",
+            snapshot_seed=self.snapshot_seed,
+            warmup=self.warmup,
+            profile=self.profile.to_spec() if self.profile is not None else None,
+        )
+
+
+class RunControls(Protocol):
+    """What has run controls: a load, and the section of a file that it is made from."""
+
+    @property
+    def lanes(self) -> int | None: ...
+    @property
+    def snapshot_seed(self) -> int | None: ...
+    @property
+    def warmup(self) -> bool: ...
+    @property
+    def profile(self) -> object | None: ...
+
+
+def lacking(load: RunControls, names: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what is wrong between the run controls of a load.
+
+    Parameters
+    ----------
+    load : RunControls
+    names : mapping of str to str
+        What each of these is called where the user wrote it.
+    """
+    seeded = load.snapshot_seed is not None
+    if load.snapshot_seed is not None and load.snapshot_seed > MAX_SEED:
+        where = Where(field=names["snapshot_seed"])
+        message, wanted = "the seed has more than 64 bits", f"a whole number from 0 to {MAX_SEED}"
+        yield finding("config-value", message, where=where, found=str(load.snapshot_seed), wanted=wanted)
+    needs = (
+        ("snapshot_seed", seeded, "lanes", load.lanes is not None, "a snapshot cuts the play of each lane"),
+        ("warmup", load.warmup, "snapshot_seed", seeded, "a warmup prepares the plays of a snapshot"),
+        ("profile", load.profile is not None, "snapshot_seed", seeded, "a profile starts from a snapshot"),
+    )
+    for name, given, other, present, reason in needs:
+        if given and not present:
+            message = f"{names[name].rpartition('.')[2]} needs {names[other].rpartition('.')[2]}: {reason}"
+            where = Where(field=names[name])
+            hint = f"Set {names[other]}, or remove {names[name]}."
+            yield finding("config-combination", message, where=where, hint=hint)

@@ -24,6 +24,9 @@ MAX_LANES = 2**20
 MAX_PASS_MS = 3_600_000.0
 SPEEDUP_MIN, SPEEDUP_MAX = 1e-6, 1e6
 BANDWIDTH_MIN, BANDWIDTH_MAX = 1e-6, 1e6
+MAX_SEED = 2**64 - 1
+# A thousand days; far from the end of the clock.
+MAX_SECONDS = 86_400_000.0
 
 Workers = Annotated[int, Meta(ge=1, le=MAX_WORKERS, description=f"a whole number from 1 to {MAX_WORKERS}")]
 Positive = Annotated[int, Meta(ge=1, le=MAX_TOKENS, description="a whole number ≥ 1")]
@@ -39,6 +42,10 @@ Bandwidth = Annotated[
     float,
     Meta(ge=BANDWIDTH_MIN, le=BANDWIDTH_MAX, description=f"GB per second from {BANDWIDTH_MIN:g} to {BANDWIDTH_MAX:g}"),
 ]
+# That a seed is below 2^64 is checked apart: a bound of `Meta` does not reach that far.
+Seed = Annotated[int, Meta(ge=0, description=f"a whole number from 0 to {MAX_SEED}")]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS, description=f"seconds from 0 to {MAX_SECONDS:.0f}")]
+SomeSeconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS, description=f"seconds above 0, up to {MAX_SECONDS:.0f}")]
 Conservativeness = Annotated[float, Meta(gt=0, le=1000, description="a number above 0, up to 1000")]
 ContextLength = Positive | Literal["max"]
 

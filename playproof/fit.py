@@ -52,6 +52,32 @@ def fit(graph: Graph, deployment: AnyDeployment, load: Load) -> Findings:
     return findings
 
 
+def contradictions(graph: Graph, load: Load) -> Findings:
+    """Say where the cuts of a snapshot meet a trace that contradicts itself; nothing without a snapshot.
+
+    Parameters
+    ----------
+    graph : Graph
+    load : Load
+
+    Returns
+    -------
+    Findings
+        An error for each request that the recording started before one that it depends on, with the cut between.
+    """
+    if load.snapshot_seed is None or load.lanes is None:
+        return Findings()
+    # They bring a compiler along, which a validation without a snapshot does not need.
+    from playproof_kernel.snapshot import InvalidSnapshot, plan_snapshots
+    from playproof_spec.digest import graph_digest
+
+    try:
+        plan_snapshots(graph, graph_digest(graph, shift_floors=False), load.lanes, load.snapshot_seed)
+    except InvalidSnapshot as refused:
+        return refused.findings
+    return Findings()
+
+
 def _no_effect(deployment: AnyDeployment, findings: Findings) -> None:
     """Name the scheduler settings that the chosen backend passes over: its own rules know no such budget."""
     backend, foreign = FOREIGN_SETTINGS[deployment.backend]
@@ -107,6 +133,12 @@ def _clock(graph: Graph, deployment: AnyDeployment, load: Load, findings: Findin
     served = math.fsum(_passes_ms(graph, deployment.backend, role, each) for role, each in deployment.roles.items())
     if isinstance(deployment, Disaggregated):
         served += _transfers_ms(graph, deployment)
+    if load.snapshot_seed is not None and load.lanes is not None:
+        # Each play at most once a lane, and the preparation of a lane no longer than its play and ten prompts.
+        served *= 12 * load.lanes
+        if load.profile is not None:
+            profile = load.profile
+            authored += (profile.duration_seconds + profile.response_grace_seconds) * 1000.0
     if authored + served >= HORIZON_MS:
         found = f"up to {authored:.3g} ms of floors and delays and {served:.3g} ms of service"
         message = "the replay could run past the end of the clock"

@@ -142,7 +142,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         table.add_row(title, *(_duration(cell) for cell in cells))
     rows = (
         ("plays completed", f"{report['completed_trajectories']:,} of {report['total_trajectories']:,}"),
-        ("requests completed", f"{report['completed_requests']:,} of {report['agentic_graph']['node_count']:,}"),
+        ("requests completed", f"{report['completed_requests']:,} of {_requests(report):,}"),
         ("rejected, failed, skipped", _counts(report, "rejected_requests", "failed_requests", "skipped_requests")),
         ("simulated time", f"{report['duration_ms'] / 1000:,.3f} s"),
         ("output throughput", _rate(report["output_throughput_tok_s"])),
@@ -220,6 +220,12 @@ def _roles(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _busy(role: Mapping[str, Any]) -> str:
     return f"{role['busy_seconds'] / role['worker_seconds']:.1%}" if role["worker_seconds"] else "–"
+
+
+def _requests(report: Mapping[str, Any]) -> int:
+    """Return how many requests there were to complete: all of the corpus, or under run controls those issued."""
+    finite = report["agentic_snapshots"] is None
+    return int(report["agentic_graph"]["node_count"] if finite else report["num_requests"])
 
 
 def _counts(report: Mapping[str, Any], *names: str) -> str:

@@ -114,6 +114,11 @@ class Report:
             self.findings.add(item)
         self.findings.extend(findings or Findings())
 
+    @property
+    def valid(self) -> bool:
+        """Whether the figures mean what they say; only a preparation that failed makes a run invalid."""
+        return True
+
     @cached_property
     def requests(self) -> npt.NDArray[np.void] | None:
         """The requests as a structured array (see `playproof.requests.REQUEST_DTYPE`), None when not captured."""
@@ -136,6 +141,7 @@ class Report:
         return {
             "schema": REPORT_SCHEMA,
             "playproof_version": version("playproof"),
+            "valid": self.valid,
             **self._counts(),
             **self._trajectory_figures(),
             **self._throughput(),
@@ -260,11 +266,15 @@ class Report:
             begin += role.workers
             roles[name] = {
                 "workers": role.workers,
-                "worker_seconds": role.workers * ledger.end_ns / NS_PER_MS / MS_PER_S,
+                "worker_seconds": role.workers * self._span_ns() / NS_PER_MS / MS_PER_S,
                 **_work(ledger, slice(workers.start, workers.stop)),
                 "each": [_work(ledger, slice(worker, worker + 1)) for worker in workers],
             }
         return roles
+
+    def _span_ns(self) -> int:
+        """Return how long the workers were there, ns."""
+        return self.ledger.end_ns
 
     def _provenance(self) -> dict[str, Any]:
         graph, certificate = self.proven.graph, self.proven.certificate
@@ -285,10 +295,8 @@ class Report:
                 "target_model": self.deployment.model,
             },
             "agentic_lanes": self.load.lanes,
-            # A finite replay on aggregated workers without a host tier has none of these, as with the peer.
-            "agentic_snapshots": None,
-            "agentic_phases": None,
-            "agentic_profile": None,
+            **self._controls(),
+            # Without a host tier there are none, as with the peer.
             "g2_domains": None,
             "agentic_play_outcomes": self._outcomes(),
             **{name: fact for name, fact in graph.facts.items() if name.startswith("weka_")},
@@ -305,6 +313,10 @@ class Report:
             },
             "certificate": certificate.to_dict(),
         }
+
+    def _controls(self) -> dict[str, Any]:
+        """Return the evidence of the run controls; a finite replay has none, as with the peer."""
+        return {"agentic_snapshots": None, "agentic_phases": None, "agentic_profile": None}
 
     def _replayed_digest(self) -> str:
         """Return the digest of the graph at the replay's speed, which is the one that the peer reports."""

@@ -1,10 +1,12 @@
 """Dense arrays and compiled functions that execute the proven machines."""
 
+from playproof_kernel.controlled import ControlledLedger, simulate_controlled
 from playproof_kernel.deployment import (
     Backend,
     DecodeSpec,
     DeploymentSpec,
     LoadSpec,
+    ProfileSpec,
     Timing,
     TimingKind,
     TransferSpec,
@@ -16,14 +18,17 @@ from playproof_kernel.simulate import ReplayFault, simulate
 __all__ = [
     "NEVER",
     "Backend",
+    "ControlledLedger",
     "DecodeSpec",
     "DeploymentSpec",
     "Ledger",
     "LoadSpec",
+    "ProfileSpec",
     "ReplayFault",
     "Timing",
     "TimingKind",
     "TransferSpec",
     "WorkerSpec",
     "simulate",
+    "simulate_controlled",
 ]

@@ -30,11 +30,14 @@ STATIC = np.dtype(
         ("table_size", np.int64),  # most blocks it can ever hold
         ("play", np.int64),
         ("in_degree", np.int64),
+        ("source", np.int64),  # node of the corpus that this one runs
+        ("space", np.int64),  # namespace: what is added to its block keys
+        ("serial", np.int64),  # number of the request, never used again; equal times are in its order
     ],
     align=True,
 )
 
-# An outgoing edge.
+# An outgoing edge. `target` counts from the `shift` of the play.
 EDGE = np.dtype([("delay", np.int64), ("target", np.int64), ("trigger", np.int64)], align=True)
 
 # Keys of consecutive full blocks of a prompt, from its block `begin` on: first, first + stride, … (`count` of them).
@@ -75,6 +78,8 @@ TICKET = np.dtype(
         ("tried_epoch", np.int64),  # capacity epoch of the last try to reserve its destination
         ("canceled", np.int64),
         ("holder", np.int64),  # its place in `holders`, NONE without a block table
+        ("first_reused", np.int64),  # tokens found in cache at its first and at its last admission (run controls)
+        ("last_reused", np.int64),
     ],
     align=True,
 )
@@ -103,6 +108,17 @@ PLAY = np.dtype(
         ("in_flight", np.int64),
         ("completed", np.int64),
         ("failed_node", np.int64),
+        ("shift", np.int64),  # first slot of the seat that it runs in, 0 in finite mode
+        # Run controls
+        ("next", np.int64),  # link in the stack of free seats
+        ("source", np.int64),  # play of the corpus
+        ("instance", np.int64),  # number of the play instance
+        ("ordinal", np.int64),  # how many plays the lane had before
+        ("idle_since", np.int64),  # instant from which the tree's idle cap counts
+        ("earliest", np.int64),  # its earliest timer while nothing is in flight, NONE when that must be looked up
+        ("unsettled", np.int64),  # requests that are over for their client, and that engines still hold
+        ("expired", np.int64),  # requests that the deadline kept from being issued
+        ("failed_outcome", np.int64),  # final state of the request that failed it
     ],
     align=True,
 )
@@ -144,6 +160,9 @@ WORKER = np.dtype(
         ("tree_used", np.int64),  # nodes ever taken; the free list holds the others
         ("tree_spare", np.int64),
         ("leaves", np.int64),  # unlocked leaves
+        # Run controls
+        ("passes_before", np.int64),  # passes run when the barrier opened
+        ("prefill_before", np.int64),  # `prefill_tokens` before the latest pass
     ],
     align=True,
 )
@@ -156,11 +175,13 @@ QUEUE = np.dtype([("head", np.int64), ("tail", np.int64)], align=True)
 WAITING, OUTCOMES, PENDING, READY = constant(0), constant(1), constant(2), constant(3)
 QUEUES = 4
 
-# A node of a radix tree: the pages `begin` to `end` of the prompt (and output) of request `owner`. See `radix`.
+# A node of a radix tree: the pages `begin` to `end` of the prompt (and output) of its owner. See `radix`.
 BRANCH = np.dtype(
     [
         ("key", np.int64),  # of its first page
-        ("owner", np.int64),
+        ("owner", np.int64),  # node of the corpus
+        ("space", np.int64),  # namespace and number of the owner, which may be gone
+        ("serial", np.int64),
         ("begin", np.int64),
         ("end", np.int64),
         ("parent", np.int64),
@@ -185,8 +206,8 @@ COPY = np.dtype(
     align=True,
 )
 
-HEAP = np.dtype([("time", np.int64), ("node", np.int64)], align=True)
-ADMISSION = np.dtype([("at", np.int64), ("reused", np.int64), ("request", np.int64), ("ordinal", np.int64)], align=True)
+HEAP = np.dtype([("time", np.int64), ("node", np.int64), ("serial", np.int64)], align=True)
+ADMISSION = np.dtype([(name, np.int64) for name in ("at", "reused", "request", "ordinal", "decode")], align=True)
 GAP = np.dtype([("value", np.int64), ("count", np.int64)], align=True)
 
 # One record a role: aggregated alone, or prefill and decode. What belongs to the run stands in the first.
@@ -216,6 +237,19 @@ CONFIG = np.dtype(
         ("bytes_per_token", np.int64),
         ("bytes_per_second", np.float64),  # 0: transfers take no time
         ("full_prompt", np.int64),
+        # Run controls
+        ("controls", np.int64),  # whether plays run as instances in seats
+        ("corpus", np.int64),  # nodes of the corpus; under run controls they are not run themselves
+        ("corpus_plays", np.int64),
+        ("prep_begin", np.int64),  # first slot of the preparation requests
+        ("warmup", np.int64),
+        ("profile", np.int64),
+        ("duration", np.int64),
+        ("grace", np.int64),
+        ("drain", np.int64),
+        ("tree_cap", np.int64),
+        ("global_cap", np.int64),
+        ("key_span", np.int64),  # above every block key of the corpus
     ],
     align=True,
 )
@@ -240,15 +274,87 @@ RUN = np.dtype(
         ("step", np.int64),  # where in a turn the loop stands: a `Step`
         ("changed", np.int64),  # whether this turn changed anything so far
         ("scanned", np.int64),  # idle workers have had their chance to start at this instant
+        # Run controls
+        ("serial", np.int64),  # requests numbered so far
+        ("instances", np.int64),  # play instances so far
+        ("seat", np.int64),  # top of the stack of free seats
+        ("seats", np.int64),  # seats on it
+        ("noted", np.int64),  # admissions taken note of
+        ("results", np.int64),  # used entries of the logs
+        ("ended", np.int64),
+        ("shifts", np.int64),
+        ("prep_left", np.int64),  # preparation requests that have not ended
+        ("primers_left", np.int64),
+        ("prep_failed", np.int64),  # slot of the first preparation request that failed, or NONE
+        ("profile_start", np.int64),  # NONE before the barrier
+        ("finished_at", np.int64),
+        ("idle_since", np.int64),  # instant of the last terminal request, or the profile's start
+        ("occupied", np.int64),  # lanes that hold a play
+        ("refilled_at", np.int64),  # instant of the last refill, and the refills at that instant
+        ("refills", np.int64),
+        ("first_dispatch", np.int64),
+        ("issued", np.int64),
+        ("never_issued", np.int64),
+        ("canceled", np.int64),
+        ("unsettled", np.int64),  # requests that are over for their client, and that engines still hold
+        ("no_identity", np.int64),  # a lane stopped for want of namespaces or numbers
     ],
     align=True,
 )
+
+# Records of the run controls ----------------------------------------------------------------------------------------
+
+# A node of the first play of a lane, by lane and by position in the play.
+KEPT = np.dtype([("historical", np.int64), ("remaining", np.int64)], align=True)
+
+LANE = np.dtype(
+    [
+        ("plays", np.int64),  # plays that it has had
+        ("seat", np.int64),  # of its play: a row of `plays`
+        ("prep_next", np.int64),  # its next preparation request, and where they end
+        ("prep_end", np.int64),
+    ],
+    align=True,
+)
+
+# A preparation request, in the order of lanes. Its slot is `prep_begin` plus its number.
+PREP = np.dtype([("source", np.int64), ("lane", np.int64), ("primer", np.int64), ("settled", np.int64)], align=True)
+
+# A request that is over, on its way out of the run.
+RESULT = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("serial", "source", "instance", "state", "worker", "decode_worker", "dispatched", "first_admit"),
+            *("first_token", "second_token", "last_token", "terminal", "generated", "admissions", "first_reused"),
+            *("last_reused", "held", "reserved", "activated", "released", "handoff_state"),
+        )
+    ],
+    align=True,
+)
+
+# A play instance that has ended, or that the run ended with.
+ENDED = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("instance", "source", "lane", "ordinal", "state", "start", "first_dispatch", "last_terminal", "settled"),
+            *("failed_source", "failed_outcome", "expired", "skipped"),
+        )
+    ],
+    align=True,
+)
+
+# Timers moved by an idle cap; an instance of NONE stands for the cap over all plays.
+SHIFT = np.dtype([("at", np.int64), ("instance", np.int64), ("by", np.int64), ("timers", np.int64)], align=True)
 
 
 class Sim(NamedTuple):
     """Everything a replay works on. `run` is a record of length one.
 
     A node is a request of the corpus; an engine request is one request on one worker (see `requests`), R of them.
+    Under the run controls the first nodes and plays are the corpus', which are copied and not run; the slots and seats
+    of play instances follow, with the slots of preparation requests between (see `instances`).
 
     Attributes
     ----------
@@ -283,6 +389,10 @@ class Sim(NamedTuple):
         In the order of their times.
     feedback : Int64, shape (R,)
     admissions, gaps : logs that grow between slices of the run
+    phase_state : Int8, shape (1,)
+    lanes : records of `LANE`, shape (lanes,); prep : records of `PREP`
+    results, ended, shifts : logs of the run controls, drained between slices
+        All of these are empty in finite mode, but for the phase.
     """
 
     config: Any
@@ -322,6 +432,12 @@ class Sim(NamedTuple):
     feedback: Any
     admissions: Any
     gaps: Any
+    phase_state: Any
+    lanes: Any
+    prep: Any
+    results: Any
+    ended: Any
+    shifts: Any
 
 
 def records(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> Any:

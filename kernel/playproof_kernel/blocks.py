@@ -26,15 +26,16 @@ _REUSE = constant(BlockEvent.REUSE)
 _EVICT = constant(BlockEvent.EVICT)
 _IDLE = constant(BlockState.CACHED_IDLE)
 
-# Keys of generated blocks: this bit, the node, the block's number. Prompt keys stay below it.
+# Keys of generated blocks: this bit, the request's number, the block's number. Prompt keys stay below it.
 GENERATED = 1 << 62
 _NUMBER_BITS = 31
+SERIALS_BELOW = 1 << 31
 
 
 @compiled
-def generated_key(node: int, number: int) -> int:
-    """Return the key of block `number` of `node` when it holds a generated token: nobody else's, ever."""
-    return GENERATED | (int(node) << _NUMBER_BITS) | int(number)
+def generated_key(serial: int, number: int) -> int:
+    """Return the key of block `number` of a request when it holds a generated token: nobody else's, ever."""
+    return GENERATED | (int(serial) << _NUMBER_BITS) | int(number)
 
 
 class Pool(NamedTuple):

@@ -38,6 +38,8 @@ class CompiledGraph:
         Nodes of each play, in document order.
     key_stride : int
         Distance between the keys of neighbouring engine blocks.
+    key_span : int
+        Above every key.
     """
 
     static: Any
@@ -46,10 +48,11 @@ class CompiledGraph:
     play_begin: Int64
     play_nodes: Int64
     key_stride: int
+    key_span: int
 
 
 def compile_graph(
-    graph: Graph, *, block_size: int, blocks: int, context: int, lanes: bool, speedup: float
+    graph: Graph, *, block_size: int, blocks: int, context: int, lanes: bool, speedup: float, play_scope: bool = False
 ) -> CompiledGraph:
     """Compile `graph` for workers with `blocks` blocks of `block_size` tokens.
 
@@ -61,6 +64,8 @@ def compile_graph(
         Whether floors count from the play's start (lanes) or from the corpus' earliest floor.
     speedup : float
         Divides floors and delays, once, here.
+    play_scope : bool
+        Give each play a namespace of its own.
     """
     static = records(graph.node_count, STATIC)
     static.input = graph.input_length
@@ -82,6 +87,11 @@ def compile_graph(
     key_offsets, keys = block_keys(graph, block_size)
     static.key_begin = key_offsets[:-1]
     static.key_end = key_offsets[1:]
+    stride = block_size // gcd(graph.block_size, block_size)
+    span = int((keys.first + (keys["count"] - 1) * stride).max(initial=-1)) + 1
+    static.source = np.arange(graph.node_count)
+    static.serial = static.source
+    static.space = graph.node_play.astype(np.int64) * span if play_scope else 0
 
     sizes = [len(play.nodes) for play in graph.plays]
     return CompiledGraph(
@@ -90,7 +100,8 @@ def compile_graph(
         keys=keys,
         play_begin=np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
         play_nodes=np.concatenate([play.nodes for play in graph.plays]).astype(np.int64),
-        key_stride=block_size // gcd(graph.block_size, block_size),
+        key_stride=stride,
+        key_span=span,
     )
 
 

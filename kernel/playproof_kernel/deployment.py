@@ -121,6 +121,29 @@ class DeploymentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileSpec:
+    """A profile: lanes are refilled for a time, and what still runs then gets a grace. Nanoseconds.
+
+    Attributes
+    ----------
+    duration_ns : int
+        From the barrier on; > 0. At its end nothing new is issued.
+    grace_ns : int
+        After that, before what is in flight is canceled.
+    drain_ns : int
+        What the cancellation may take at most. Simulated engines acknowledge it at once.
+    tree_cap_ns, global_cap_ns : int
+        How long one play, and all plays together, may wait for nothing but timers; > 0.
+    """
+
+    duration_ns: int = 3_600_000_000_000
+    grace_ns: int = 30_000_000_000
+    drain_ns: int = 10_000_000_000
+    tree_cap_ns: int = 300_000_000_000
+    global_cap_ns: int = 10_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
 class LoadSpec:
     """How the corpus is offered.
 
@@ -135,9 +158,22 @@ class LoadSpec:
     cancellations : tuple of (int, int)
         Instants (ns) and node indices: the client gives up on the node's request at that instant. What is not in flight
         then is left alone.
+    play_scope : bool
+        Whether a play shares no cached block with any other. Under the run controls it never does.
+    snapshot_seed : int | None
+        Start each lane inside its first play, at a cut drawn from this seed; needs lanes. Runs with
+        :func:`~playproof_kernel.controlled.simulate_controlled`.
+    warmup : bool
+        Bring what the cut plays have in progress into the caches first; needs a snapshot.
+    profile : ProfileSpec | None
+        Refill lanes until a deadline; needs a snapshot. None: each lane runs its one play.
     """
 
     lanes: int | None = None
     speedup: float = 1.0
     macro_steps: bool = True
     cancellations: tuple[tuple[int, int], ...] = ()
+    play_scope: bool = False
+    snapshot_seed: int | None = None
+    warmup: bool = False
+    profile: ProfileSpec | None = None

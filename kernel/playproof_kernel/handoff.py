@@ -21,7 +21,7 @@ from typing import Any
 
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
-from playproof_kernel import engines, queues, requests, tables, timers
+from playproof_kernel import engines, instances, queues, requests, tables, timers
 from playproof_kernel.arrays import NONE, PENDING, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, constant
@@ -117,6 +117,8 @@ def act(sim: Any) -> None:
         _release(sim, request)
     else:
         _clean(sim, request)
+    if action in (_RELEASE, _CLEAN) and sim.config[0].controls != 0:
+        instances.settle_request(sim, node_of(sim, request))
 
 
 # The steps --------------------------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def _transfer(sim: Any, request: int) -> None:
         duration = round(float(tokens * config.bytes_per_token) / config.bytes_per_second * 1e9)
     if duration > 0:
         run = sim.run[0]
-        timers.push(sim.transfers, run.transfers, run.now + duration, node)
+        timers.push(sim.transfers, run.transfers, run.now + duration, node, sim.static[node].serial)
         run.transfers += 1
     else:
         _queue(sim, request, _ACTIVATE)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
 Int8 = npt.NDArray[np.int8]
 Bool = npt.NDArray[np.bool_]

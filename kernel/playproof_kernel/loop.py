@@ -13,7 +13,7 @@ from typing import Any
 
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import driver, engines, handoff, passes, radix, tables
+from playproof_kernel import driver, engines, handoff, instances, passes, phases, radix, tables, timers
 from playproof_kernel.arrays import NONE, READY, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, compiled_entry, constant
@@ -24,11 +24,13 @@ class Stop(IntEnum):
 
     DONE = 0
     SLICE = 1  # call again
-    LOGS = 2  # the logs of admissions or gaps want room
+    LOGS = 2  # a log wants room
     ARENA = 3  # the arena of block tables wants ``run.arena_wanted`` entries
     STALL = 4  # requests remain and nothing is due: a fault of ours
     HORIZON = 5  # the clock ran past its bound
     TREE = 6  # the radix trees want twice their room
+    SEATS = 7  # play instances want seats
+    OVER = 8  # a run under the run controls has ended for its client
 
 
 class Step(IntEnum):
@@ -36,7 +38,7 @@ class Step(IntEnum):
 
     ENDS = 0  # passes end, workers of the prefill role first; then transfers
     ACTIONS = 1  # the queue of handoff actions and clean-ups, until it is empty
-    FEEDBACK = 2  # the driver hears of what ended; clients cancel
+    FEEDBACK = 2  # the driver hears of what ended; clients cancel; the run controls do what is due
     CLEANUPS = 3  # the queue again
     DISPATCHES = 4  # the driver dispatches what is due
     STARTS = 5  # idle workers start passes, those of the prefill role first
@@ -44,6 +46,7 @@ class Step(IntEnum):
 
 _DONE, _SLICE, _LOGS, _ARENA = constant(Stop.DONE), constant(Stop.SLICE), constant(Stop.LOGS), constant(Stop.ARENA)
 _STALL, _HORIZON, _TREE = constant(Stop.STALL), constant(Stop.HORIZON), constant(Stop.TREE)
+_SEATS, _OVER = constant(Stop.SEATS), constant(Stop.OVER)
 _ENDS, _ACTIONS, _FEEDBACK = constant(Step.ENDS), constant(Step.ACTIONS), constant(Step.FEEDBACK)
 _CLEANUPS, _DISPATCHES, _STARTS = constant(Step.CLEANUPS), constant(Step.DISPATCHES), constant(Step.STARTS)
 _SGLANG = constant(Backend.SGLANG)
@@ -90,10 +93,10 @@ def _cancel_due(sim: Any) -> None:
 def _dispatch_due(sim: Any) -> None:
     run = sim.run[0]
     while True:
-        time = driver.next_timer(sim)
+        time = timers.next_timer(sim)
         if time == NONE or time > run.now:
             return
-        node = driver.pop_timer(sim)
+        node = timers.pop_timer(sim)
         driver.dispatch(sim, node)
         handoff.begin(sim, node)
         run.changed = 1
@@ -125,6 +128,18 @@ def _room(sim: Any, worker: int) -> int:
 
 
 @compiled
+def _room_of_controls(sim: Any) -> int:
+    """Check that the logs of the run controls, and the free seats, can take one more turn."""
+    run, lanes = sim.run[0], sim.config[0].lanes
+    short = sim.results.shape[0] - run.results < sim.node_state.shape[0]
+    short = short or sim.ended.shape[0] - run.ended < sim.plays.shape[0]
+    if short or sim.shifts.shape[0] - run.shifts <= lanes:
+        return _LOGS
+    # A lane takes one play a turn at most. Aggregated workers hold nothing of a play that has left its seat.
+    return _SEATS if handoff.is_split(sim) and run.seats < lanes else _DONE
+
+
+@compiled
 def _queued(sim: Any, worker: int) -> bool:
     return bool(sim.queues[worker, WAITING].head != NONE or sim.queues[worker, READY].head != NONE)
 
@@ -153,8 +168,11 @@ def _start_passes(sim: Any, role: int) -> int:
         if room != _DONE:
             return room
         record = sim.workers[worker]
+        record.prefill_before = record.prefill_tokens
         if engines.start_pass(sim, worker):
             run.changed = 1
+            if sim.config[0].controls != 0:
+                instances.note_admissions(sim)
             if record.pass_end == run.now:
                 _end_pass(sim, worker)
         elif handoff.reserve_next(sim, worker):
@@ -167,7 +185,12 @@ def _start_passes(sim: Any, role: int) -> int:
 def _turn(sim: Any) -> int:
     """Take the steps of one turn, from where the last call stopped; anything but DONE means: make room, call again."""
     run = sim.run[0]
+    controls = sim.config[0].controls != 0
     if run.step == _ENDS:
+        if controls:
+            stop = _room_of_controls(sim)
+            if stop != _DONE:
+                return stop
         stop = _end_passes(sim)
         if stop != _DONE:
             return stop
@@ -184,11 +207,15 @@ def _turn(sim: Any) -> int:
             driver.hear(sim)
             run.changed = 1
         _cancel_due(sim)
+        if controls and phases.step(sim):
+            run.changed = 1
         run.step = _CLEANUPS
     if run.step == _CLEANUPS:
         stop = _act(sim)
         if stop != _DONE:
             return stop
+        if controls and phases.is_over(sim):
+            return _OVER
         run.step = _DISPATCHES
     if run.step == _DISPATCHES:
         _dispatch_due(sim)
@@ -213,13 +240,15 @@ def _sooner(a: int, b: int) -> int:
 @compiled
 def _next_instant(sim: Any) -> int:
     run = sim.run[0]
-    time = driver.next_timer(sim)
+    time = timers.next_timer(sim)
     for worker in range(sim.workers.shape[0]):
         time = _sooner(time, sim.workers[worker].pass_end)
     if run.transfers > 0:
         time = _sooner(time, sim.transfers[0].time)
     if run.in_flight > 0 and run.next_cancellation < sim.cancellations.shape[0]:
         time = _sooner(time, sim.cancellations[run.next_cancellation].time)
+    if sim.config[0].controls != 0:
+        time = _sooner(time, phases.next_time(sim))
     return int(time)
 
 

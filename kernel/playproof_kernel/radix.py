@@ -3,7 +3,8 @@
 A tree node is a stretch of pages that every prompt through it shares. Page keys identify the whole chain up to their
 page (see `compiled`), and so
 
-- a node needs no keys of its own: it names a request (`owner`) whose pages `begin` to `end` it holds;
+- a node needs no keys of its own: it names a request whose pages `begin` to `end` it holds, by what outlives that
+  request (its node of the corpus, its namespace, its number);
 - two stretches that begin alike agree up to page e exactly when their keys of page e agree: a whole node is compared
   by its last key, a fork is found by bisection;
 - a child is found by its first key alone, in one hash table a worker.
@@ -77,8 +78,30 @@ def tree_of(sim: Any, worker: int) -> Tree:
 def key_at(tree: Any, request: int, page: int) -> int:
     """Return the key of page `page` of `request`; pages that hold a generated token have keys of their own."""
     static = tree.static[request]
+    return _page_key(tree, request, static.space, static.serial, page)
+
+
+@compiled
+def _owned_key(tree: Any, node: int, page: int) -> int:
+    """Return the key of page `page` of the request that owns `node`."""
+    entry = tree.nodes[node]
+    return _page_key(tree, entry.owner, entry.space, entry.serial, page)
+
+
+@compiled
+def _own(tree: Any, node: int, request: int) -> None:
+    entry, static = tree.nodes[node], tree.static[request]
+    entry.owner = static.source
+    entry.space = static.space
+    entry.serial = static.serial
+
+
+@compiled
+def _page_key(tree: Any, source: int, space: int, serial: int, page: int) -> int:
+    """Return the key of page `page` of a request with the prompt of `source`."""
+    static = tree.static[source]
     if page >= static.input // tree.config[0].block_size:
-        return generated_key(request, page)
+        return generated_key(serial, page)
     low, high = static.key_begin, static.key_end
     while high - low > 1:
         middle = (low + high) // 2
@@ -87,7 +110,7 @@ def key_at(tree: Any, request: int, page: int) -> int:
         else:
             high = middle
     run = tree.keys[low]
-    return int(run.first + (page - run.begin) * tree.config[0].key_stride)
+    return int(space + run.first + (page - run.begin) * tree.config[0].key_stride)
 
 
 # The heap of unlocked leaves --------------------------------------------------------------------------------------
@@ -175,8 +198,11 @@ def _child(tree: Any, key: int) -> int:
 
 
 @compiled
-def _new_node(tree: Any, parent: int, owner: int, begin: int, end: int) -> int:
-    """Take a node from the free list or the end of the used ones; the loop has made sure of room."""
+def _new_node(tree: Any, parent: int, begin: int, end: int) -> int:
+    """Take a node from the free list or the end of the used ones; the loop has made sure of room.
+
+    The caller names its owner.
+    """
     record = tree.worker[0]
     new = int(record.tree_spare)
     if new != NONE:
@@ -187,7 +213,6 @@ def _new_node(tree: Any, parent: int, owner: int, begin: int, end: int) -> int:
     record.tree_live += 1
     node = tree.nodes[new]
     node.parent = parent
-    node.owner = owner
     node.begin = begin
     node.end = end
     node.children = 0
@@ -200,8 +225,11 @@ def _new_node(tree: Any, parent: int, owner: int, begin: int, end: int) -> int:
 def _split(tree: Any, node: int, page: int) -> int:
     """Cut `node` before `page` and return the new node for its head; `node` keeps the tail and its place."""
     old = tree.nodes[node]
-    head = _new_node(tree, old.parent, old.owner, old.begin, page)
+    head = _new_node(tree, old.parent, old.begin, page)
     new = tree.nodes[head]
+    new.owner = old.owner
+    new.space = old.space
+    new.serial = old.serial
     new.children = 1
     new.locks = old.locks
     new.tick = tree.worker[0].tick
@@ -210,7 +238,7 @@ def _split(tree: Any, node: int, page: int) -> int:
     _link(tree, head, old.key)
     old.parent = head
     old.begin = page
-    _link(tree, node, key_at(tree, old.owner, page))
+    _link(tree, node, _owned_key(tree, node, page))
     return head
 
 
@@ -220,16 +248,16 @@ def _common(tree: Any, request: int, node: int, most: int) -> int:
 
     Never past the node's end nor past `most`.
     """
-    owner = tree.nodes[node].owner
     high = min(tree.nodes[node].end, most)
-    if owner == request or key_at(tree, request, high - 1) == key_at(tree, owner, high - 1):
+    same = tree.nodes[node].serial == tree.static[request].serial
+    if same or key_at(tree, request, high - 1) == _owned_key(tree, node, high - 1):
         return int(high)
     low = tree.nodes[node].begin + 1
     high -= 1
     # Agreed up to `low`, and not up to `high + 1`.
     while low < high:
         middle = (low + high + 1) // 2
-        if key_at(tree, request, middle - 1) == key_at(tree, owner, middle - 1):
+        if key_at(tree, request, middle - 1) == _owned_key(tree, node, middle - 1):
             low = middle
         else:
             high = middle - 1
@@ -326,7 +354,8 @@ def _hang(tree: Any, parent: int, request: int, begin: int, end: int) -> int:
     record = tree.worker[0]
     if tree.nodes[parent].place != NONE:
         _remove_leaf(tree, parent)
-    new = _new_node(tree, parent, request, begin, end)
+    new = _new_node(tree, parent, begin, end)
+    _own(tree, new, request)
     tree.nodes[new].tick = record.tick
     tree.nodes[parent].children += 1
     _link(tree, new, key_at(tree, request, begin))
@@ -358,7 +387,7 @@ def insert(tree: Any, request: int, start: int, begin: int, end: int) -> int:
         entry = tree.nodes[at]
         if at != ROOT and entry.children == 0 and (entry.locks == 0 or (at == start and entry.locks == 1)):
             # All pages before are the same, so the whole node may as well be this request's.
-            entry.owner = request
+            _own(tree, at, request)
             entry.end = end
             if entry.locks == 0:
                 record.idle += end - depth

@@ -75,6 +75,19 @@ def outcome(sim: Any, node: int) -> int:
     return _REJECTED if rejected else _FAILED
 
 
+@compiled
+def served(sim: Any, node: int) -> int:
+    """Return the engine request whose tokens the client of `node` gets."""
+    return node + nodes_of(sim) if sim.config.shape[0] > 1 else node
+
+
+@compiled
+def engaged(sim: Any, node: int) -> bool:
+    """Whether engines still hold anything for `node`, or have something to do for it; known when its client is done."""
+    ticket, other = sim.tickets[node], sim.tickets[served(sim, node)]
+    return bool(ticket.action != 0 or ticket.hold != _NOTHING or other.action != 0 or other.hold != _NOTHING)
+
+
 # Queues and seats -------------------------------------------------------------------------------------------------
 
 

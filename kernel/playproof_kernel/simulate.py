@@ -15,20 +15,26 @@ from playproof_kernel.arrays import (
     BRANCH,
     CONFIG,
     COPY,
+    ENDED,
     GAP,
     HANDOFF,
     HEAP,
+    LANE,
     LIVE,
     NONE,
     PLAY,
+    PREP,
     QUEUE,
     QUEUES,
+    RESULT,
     RUN,
+    SHIFT,
     TICKET,
     WORKER,
     Sim,
     records,
 )
+from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec, Role, WorkerSpec
 from playproof_kernel.ledger import Ledger
@@ -63,8 +69,12 @@ def simulate(
     ------
     ReplayFault
         When the run cannot go on; no input that was proven may bring that about.
+    ValueError
+        When the load has a snapshot, warmup or profile.
     """
     load = load or LoadSpec()
+    if load.snapshot_seed is not None or load.warmup or load.profile is not None:
+        raise ValueError("run controls are simulated by simulate_controlled")
     worker = deployment.worker
     graph = compile_graph(
         proven.graph,
@@ -73,7 +83,10 @@ def simulate(
         context=deployment.context_length,
         lanes=load.lanes is not None,
         speedup=load.speedup,
+        play_scope=load.play_scope,
     )
+    if load.play_scope and len(graph.play_begin) * graph.key_span > GENERATED:
+        raise ReplayFault("the plays' namespaces together need more block keys than there are")
     sim = new_sim(graph, deployment, load)
     driver.start(sim)
     return finish(sim, progress)
@@ -108,17 +121,28 @@ def run_for(sim: Sim, instants: int) -> tuple[Sim, bool]:
         stop = loop.run(sim, instants)
         if stop in (loop.Stop.DONE, loop.Stop.SLICE):
             return sim, bool(stop == loop.Stop.DONE)
-        if stop == loop.Stop.LOGS:
-            sim = _with_larger_logs(sim)
-        elif stop == loop.Stop.ARENA:
-            size = 2 * int(sim.run[0].arena_wanted)
-            sim = sim._replace(arena=_grown(sim.arena, size), spare=np.zeros(size, np.int64))
-        elif stop == loop.Stop.TREE:
-            sim = _with_larger_trees(sim)
-        elif stop == loop.Stop.STALL:
-            raise ReplayFault(f"no event is due but {len(sim.node_state) - int(sim.run[0].finished)} requests remain")
-        else:
-            raise ReplayFault("the simulated clock ran past its horizon of 2^62 ns")
+        sim = with_room(sim, stop)
+
+
+def with_room(sim: Sim, stop: int) -> Sim:
+    """Return the arrays with the room that a stopped run wants; one that cannot go on is our fault.
+
+    Raises
+    ------
+    ReplayFault
+    """
+    if stop == loop.Stop.LOGS:
+        return _with_larger_logs(sim)
+    if stop == loop.Stop.ARENA:
+        size = 2 * int(sim.run[0].arena_wanted)
+        return sim._replace(arena=grown(sim.arena, size), spare=np.zeros(size, np.int64))
+    if stop == loop.Stop.TREE:
+        return _with_larger_trees(sim)
+    if stop == loop.Stop.STALL:
+        raise ReplayFault(f"no event is due but {len(sim.node_state) - int(sim.run[0].finished)} requests remain")
+    if stop == loop.Stop.HORIZON:
+        raise ReplayFault("the simulated clock ran past its horizon of 2^62 ns")
+    return sim
 
 
 def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) -> Sim:
@@ -175,6 +199,12 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         feedback=np.zeros(rows, np.int64),
         admissions=records(nodes + sequences, ADMISSION),
         gaps=records(gaps, GAP),
+        phase_state=np.zeros(1, np.int8),
+        lanes=records(0, LANE),
+        prep=records(0, PREP),
+        results=records(0, RESULT),
+        ended=records(0, ENDED),
+        shifts=records(0, SHIFT),
     )
 
 
@@ -280,7 +310,7 @@ def _new_live(nodes: int) -> Any:
 
 def _new_plays(graph: CompiledGraph) -> Any:
     plays = records(len(graph.play_begin) - 1, PLAY)
-    for name in ("start", "first_dispatch", "last_terminal", "settled", "lane", "failed_node"):
+    for name in ("start", "first_dispatch", "last_terminal", "settled", "lane", "failed_node", "failed_outcome"):
         plays[name] = NONE
     plays.node_begin = graph.play_begin[:-1]
     plays.node_end = graph.play_begin[1:]
@@ -323,7 +353,7 @@ def _new_copies(workers: int, blocks: int) -> Any:
     return copies
 
 
-def _grown(array: Any, size: int) -> Any:
+def grown(array: Any, size: int) -> Any:
     grown = np.zeros(size, array.dtype)
     grown[: len(array)] = array
     return grown.view(type(array))
@@ -332,7 +362,7 @@ def _grown(array: Any, size: int) -> Any:
 def _with_larger_logs(sim: Sim) -> Sim:
     """Double the log of admissions, and rehash the gaps into a table of twice the size."""
     gaps = records(2 * len(sim.gaps), GAP)
-    larger = sim._replace(admissions=_grown(sim.admissions, 2 * len(sim.admissions)), gaps=gaps)
+    larger = sim._replace(admissions=grown(sim.admissions, 2 * len(sim.admissions)), gaps=gaps)
     loop.rehash_gaps(larger, sim.gaps[sim.gaps["count"] > 0])
     return larger
 
@@ -363,7 +393,7 @@ def ledger_of(sim: Sim) -> Ledger:
     decode_worker = np.where(served.worker == NONE, NONE, served.worker - int(sim.config[-1].first_worker))
     return Ledger(
         node_state=sim.node_state,
-        request_state=_final_states(sim),
+        request_state=final_states(sim),
         handoff_state=sim.handoff_state if split else np.zeros(nodes, np.int8),
         dispatched_ns=first.dispatched.copy(),
         first_admit_ns=first.first_admit.copy(),
@@ -403,7 +433,7 @@ def ledger_of(sim: Sim) -> Ledger:
     )
 
 
-def _final_states(sim: Sim) -> Any:
+def final_states(sim: Sim) -> Any:
     """Return how the requests ended for their clients, as `RequestState`.
 
     That is not always how an engine ended them: one that is canceled in the pass that refuses it was canceled.

@@ -124,14 +124,14 @@ def cache_full_blocks(sim: Any, worker: int, request: int) -> None:
         block = max(number, live.filled)
         upto = min(number + keys.count, full)
         if block < upto:
-            key = keys.first + (block - number) * config.key_stride
+            key = static.space + keys.first + (block - number) * config.key_stride
             blocks.fill(pool, sim.arena, live.table_begin + block, upto - block, key, config.key_stride)
         number += keys.count
         if number >= full:
             break
     block = max(number, live.filled)
     if block < full:
-        key = blocks.generated_key(request, block)
+        key = blocks.generated_key(static.serial, block)
         blocks.fill(pool, sim.arena, live.table_begin + block, full - block, key, ONE)
     live.filled = full
 
@@ -172,7 +172,8 @@ def cached_prefix(sim: Any, worker: int, request: int, most: int) -> tuple[int, 
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
         wanted = min(keys.count, most - number)
-        more, in_use = blocks.find(pool, sim.found, hits, keys.first, config.key_stride, wanted)
+        first = static.space + keys.first
+        more, in_use = blocks.find(pool, sim.found, hits, first, config.key_stride, wanted)
         hits += more
         active += in_use
         number += keys.count
@@ -180,7 +181,8 @@ def cached_prefix(sim: Any, worker: int, request: int, most: int) -> tuple[int, 
             return hits, active
     # Blocks that the request itself filled with its output before it was preempted.
     if number < most:
-        more, in_use = blocks.find(pool, sim.found, hits, blocks.generated_key(request, number), ONE, most - number)
+        first = blocks.generated_key(static.serial, number)
+        more, in_use = blocks.find(pool, sim.found, hits, first, ONE, most - number)
         hits += more
         active += in_use
     return hits, active

@@ -1,7 +1,8 @@
 """The machines of the specification as arrays, and the only function that writes a state.
 
-`advance` looks the successor up and refuses an illegal pair; no other statement of the kernel assigns to a state array
-(`tests/unit/test_only_advance_writes_states.py` reads the source to make sure).
+`advance` looks the successor up and refuses an illegal pair; `renew` gives a slot whose machine has ended to the next
+one. No other statement of the kernel assigns to a state array (`tests/unit/test_only_advance_writes_states.py` reads
+the source to make sure).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class IllegalTransition(Exception):
 NODE_TABLE = machines.NODE.as_array()
 PLAY_TABLE = machines.PLAY.as_array()
 LANE_TABLE = machines.LANE.as_array()
+PHASE_TABLE = machines.PHASE.as_array()
 REQUEST_TABLE = machines.REQUEST.as_array()
 SOURCE_FIRST_TABLE = machines.HANDOFF_SOURCE_FIRST.as_array()
 DESTINATION_FIRST_TABLE = machines.HANDOFF_DESTINATION_FIRST.as_array()
@@ -60,3 +62,21 @@ def advance_handoff(sim: Any, node: int, event: int) -> None:
         advance(DESTINATION_FIRST_TABLE, sim.handoff_state, node, event)
     else:
         advance(SOURCE_FIRST_TABLE, sim.handoff_state, node, event)
+
+
+@compiled
+def renew(table: Any, states: Any, index: Any) -> None:
+    """Let ``states[index]`` begin another life: a slot of an ended play instance is taken by a new one.
+
+    Every machine begins with its state 0. One that has begun and not ended is not let go of.
+
+    Raises
+    ------
+    IllegalTransition
+        When the state is neither terminal nor the initial one; it is unchanged.
+    """
+    if states[index] != 0:
+        for event in range(table.shape[1]):
+            if table[states[index], event] >= 0:
+                raise IllegalTransition("a machine that has not ended cannot begin anew")
+    states[index] = 0

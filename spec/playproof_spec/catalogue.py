@@ -890,6 +890,15 @@ DEPLOYMENT = _kinds(
         example="timing: {type: polynomial, decode_ms: 12}, or kv_transfer with mode: aggregated",
     ),
     Kind(
+        code="snapshot-contradiction",
+        severity=Severity.ERROR,
+        title="at the snapshot's cut a request has started before one that it depends on",
+        because="What is history and what still has to run cannot be told apart there: the recorded times contradict"
+        " the edges.",
+        hint="Correct the recorded times or the edge, or choose another seed.",
+        example="b depends on a's completion, b starts at 10 ms, a at 30 ms, and the cut is at 20 ms",
+    ),
+    Kind(
         code="config-unsupported",
         severity=Severity.ERROR,
         title="a setting that this version does not simulate",

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from naive import NaiveDriver
-from playproof_kernel import DeploymentSpec, LoadSpec, WorkerSpec, driver, handoff
+from playproof_kernel import DeploymentSpec, LoadSpec, WorkerSpec, driver, handoff, timers
 from playproof_kernel.compiled import compile_graph
 from playproof_kernel.jit import compiled_entry
 from playproof_kernel.simulate import new_sim
@@ -22,7 +22,7 @@ from strategies import graphs, loads
 # Leaves of the driver are compiled when a compiled function calls them; these are callers for the test.
 @compiled_entry
 def dispatch_next(sim: Any) -> int:
-    node = driver.pop_timer(sim)
+    node = timers.pop_timer(sim)
     driver.dispatch(sim, node)
     handoff.place(sim, node)
     return node
@@ -40,7 +40,7 @@ def hear(sim: Any) -> None:
 
 @compiled_entry
 def next_timer(sim: Any) -> int:
-    return driver.next_timer(sim)
+    return timers.next_timer(sim)
 
 
 OUTCOMES = {

@@ -64,6 +64,7 @@ def new_tree(prompts: list[list[int]]) -> Tree:
             else:
                 runs.append([key, 1, page])
         static[number].key_end = len(runs)
+    static.source = static.serial = np.arange(len(static))
     keys, config, worker = records(len(runs), KEYS), records(1, CONFIG), records(1, WORKER)
     for at, (first, count, begin) in enumerate(runs):
         keys[at].first, keys[at].count, keys[at].begin = first, count, begin

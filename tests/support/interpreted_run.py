@@ -12,10 +12,23 @@ from dataclasses import replace
 
 import blake3
 import msgspec
-from ledgers import columns
-from playproof_kernel import Backend, DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec, simulate
-from playproof_kernel.deployment import DecodeSpec, TransferSpec
+from ledgers import columns, controlled_columns
+from playproof_kernel import (
+    Backend,
+    DecodeSpec,
+    DeploymentSpec,
+    LoadSpec,
+    ProfileSpec,
+    Timing,
+    TimingKind,
+    TransferSpec,
+    WorkerSpec,
+    simulate,
+    simulate_controlled,
+)
+from playproof_kernel.snapshot import InvalidSnapshot
 from playproof_spec.certificate import prove
+from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 from pressure import random_cancellations, random_rows
 
@@ -57,10 +70,39 @@ def digests(seed: int) -> tuple[str, str]:
         speedup=chance.choice([1.0, 3.0]),
         cancellations=random_cancellations(chance, graph, chance.choice([0, 8])),
     )
-    proven = prove(graph)
-    ledgers = [simulate(proven, deployment, replace(load, macro_steps=macro)) for macro in (True, False)]
-    with_macro, without = (blake3.blake3(msgspec.json.encode(columns(ledger))).hexdigest() for ledger in ledgers)
+    controls = random_controls(chance)
+    with_macro, without = (
+        blake3.blake3(
+            msgspec.json.encode(
+                observed(graph, deployment, replace(load, macro_steps=macro), replace(controls, macro_steps=macro))
+            )
+        ).hexdigest()
+        for macro in (True, False)
+    )
     return with_macro, without
+
+
+def observed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, controls: LoadSpec) -> dict[str, object]:
+    """Return what a finite replay shows, and one under run controls."""
+    proven = prove(graph)
+    finite = columns(simulate(proven, deployment, load))
+    try:
+        ledger = simulate_controlled(proven, deployment, controls, capture=True)
+    except InvalidSnapshot as refused:
+        return {**finite, "refused": len(refused.findings.items)}
+    return {**finite, "controlled": controlled_columns(ledger)}
+
+
+def random_controls(chance: random.Random) -> LoadSpec:
+    """Return a load under run controls."""
+    ms = 1_000_000
+    profile = ProfileSpec(chance.choice([20, 90]) * ms, chance.choice([0, 5]) * ms, 0, 4 * ms, 3 * ms)
+    return LoadSpec(
+        lanes=chance.choice([1, 2, 5]),
+        snapshot_seed=chance.randint(0, 9),
+        warmup=chance.random() < 0.5,
+        profile=chance.choice([None, profile]),
+    )
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from naive import NaiveRun
-from playproof_kernel import Ledger
+from playproof_kernel import ControlledLedger, Ledger
 from playproof_spec.machines import HandoffState, NodeState, PlayState, RequestState
 
 
@@ -15,6 +15,15 @@ def columns(ledger: Ledger) -> dict[str, Any]:
     """Return every column of `ledger` as lists."""
     values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
     return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+
+def controlled_columns(ledger: ControlledLedger) -> dict[str, Any]:
+    """Return every column of a run under run controls as plain values, captured requests too."""
+    assert ledger.captured is not None
+    captured = {"requests": ledger.captured.requests.tolist(), "admissions": ledger.captured.admissions.tolist()}
+    values = {field.name: getattr(ledger, field.name) for field in fields(ledger) if field.name != "captured"}
+    plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+    return {**plain, "cuts": [repr(cut) for cut in ledger.cuts], "captured": captured}
 
 
 def observed(ledger: Ledger) -> dict[str, Any]:

@@ -83,6 +83,7 @@ class Request:
     worker: int = -1
     admissions: list[tuple[int, int]] = field(default_factory=list)
     decode_admissions: list[tuple[int, int]] = field(default_factory=list)
+    handoff: tuple[int, ...] = (-1, -1, -1, -1, -1)  # its decode worker and its steps, under the run controls
 
 
 class NaiveDriver:

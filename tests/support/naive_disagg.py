@@ -257,10 +257,12 @@ class Handoff(NaiveHandoff):
 class NaiveDisagg:
     """A whole prefill/decode replay."""
 
-    def __init__(self, graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
+    def __init__(
+        self, graph: Graph, deployment: DeploymentSpec, load: LoadSpec, driver: NaiveDriver | None = None
+    ) -> None:
         assert deployment.decode is not None
         self.deployment, self.decode_spec = deployment, deployment.decode
-        self.driver = NaiveDriver(graph, load)
+        self.driver = driver or NaiveDriver(graph, load)
         self.sources = [Request(i) for i in range(graph.node_count)]
         self.destinations = [Request(i) for i in range(graph.node_count)]
         self.handoffs = [Handoff() for _ in range(graph.node_count)]
@@ -435,6 +437,10 @@ class NaiveDisagg:
 
     # The loop
 
+    def over(self) -> bool:
+        """Whether the run has ended although events are due."""
+        return False
+
     def step(self) -> bool:
         """Do once what is due at this instant, in order; say whether anything was."""
         now, changed = self.driver.now, False
@@ -460,6 +466,8 @@ class NaiveDisagg:
             changed = True
         while self.queue:
             self.act(*self.queue.pop(0))
+        if self.over():
+            return False
         while due := self.driver.due():
             self.driver.dispatch(due[0])
             self.queue.append(("reserve" if self.sglang else "submit", due[0]))

@@ -11,7 +11,7 @@ import pytest
 
 import playproof as pp
 
-# Families of later work: host offload and the run controls.
+# Host offload is later work; the run controls have a module of their own (`test_controlled_cases`).
 LATER = re.compile("g2|snapshot|warm|profile")
 EXACT = ("terminal_status", "output_length", "input_length", "prefill_worker_idx", "decode_worker_idx")
 TIMES_MS = ("arrival_time_ms", "dispatched_at_ms", "first_token_ms", "terminal_time_ms")
