@@ -144,6 +144,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         ("plays completed", f"{report['completed_trajectories']:,} of {report['total_trajectories']:,}"),
         ("requests completed", f"{report['completed_requests']:,} of {_requests(report):,}"),
         ("rejected, failed, skipped", _counts(report, "rejected_requests", "failed_requests", "skipped_requests")),
+        *_controls(report),
         ("simulated time", f"{report['duration_ms'] / 1000:,.3f} s"),
         ("output throughput", _rate(report["output_throughput_tok_s"])),
         ("prompt tokens reused", f"{report['first_admission_prefix_cache_reused_ratio']:.1%} at first admission"),
@@ -220,6 +221,17 @@ def _roles(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _busy(role: Mapping[str, Any]) -> str:
     return f"{role['busy_seconds'] / role['worker_seconds']:.1%}" if role["worker_seconds"] else "–"
+
+
+def _controls(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what warmup and profile add to the table."""
+    rows = []
+    if report["agentic_profile"] is not None:
+        rows.append(("canceled, never issued", _counts(report, "canceled_requests", "never_issued_requests")))
+    if report["agentic_phases"] is not None and report["valid"]:
+        opened_s = report["agentic_phases"]["profile_start_ms"] / 1000
+        rows.append(("warmed up", f"{len(report['agentic_phases']['requests']):,} requests, {opened_s:,.3f} s"))
+    return rows
 
 
 def _requests(report: Mapping[str, Any]) -> int:
