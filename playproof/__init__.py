@@ -23,6 +23,7 @@ from playproof.deployment import (
     PolynomialTiming,
     PrefillRole,
     Profile,
+    Speculation,
     Transfer,
 )
 from playproof.report import Report, Trajectories
@@ -42,6 +43,7 @@ __all__ = [
     "PrefillRole",
     "Profile",
     "Report",
+    "Speculation",
     "Trajectories",
     "Transfer",
     "Validation",

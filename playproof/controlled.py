@@ -138,6 +138,7 @@ class ControlledReport(Report):
             "rejected_requests": int(outcomes[RequestState.REJECTED]),
             "canceled_requests": int(outcomes[RequestState.CANCELED]),
             "skipped_requests": int(self.controlled.plays.skipped.sum()),
+            "unfinished_requests": 0,  # what the deadline met in flight was canceled
             "never_issued_requests": self.controlled.never_issued,
             "duration_ms": self.duration_ms,
         }

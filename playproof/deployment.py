@@ -22,9 +22,11 @@ from playproof.fields import (
     BlockSize,
     Conservativeness,
     ContextLength,
+    Drafts,
     Lanes,
     PassMs,
     Positive,
+    Rates,
     Seconds,
     Seed,
     Sequences,
@@ -35,7 +37,14 @@ from playproof.fields import (
 )
 
 if TYPE_CHECKING:
-    from playproof_kernel.deployment import DeploymentSpec, LoadSpec, ProfileSpec, Timing, WorkerSpec
+    from playproof_kernel.deployment import (
+        DeploymentSpec,
+        LoadSpec,
+        ProfileSpec,
+        SpeculationSpec,
+        Timing,
+        WorkerSpec,
+    )
 
 BackendName = Literal["vllm", "sglang"]
 # `context_length: max`: longer than any prompt and output that a trace may declare.
@@ -81,6 +90,25 @@ def unequal_blocks(where: Where, sizes: Mapping[str, int]) -> Finding | None:
 def bandwidth_without_bytes(where: Where) -> Finding:
     """Return the finding on a bandwidth of which nobody knows what it has to carry."""
     return finding("config-missing", "a bandwidth needs bytes_per_token", where=where)
+
+
+def speculation_unsupported(where: Where, backend: str) -> Finding | None:
+    """Return a finding if workers of `backend` cannot speculate here."""
+    if backend == "vllm":
+        return None
+    message = "ngram speculation is simulated on vLLM workers only"
+    hint = "Remove the speculation, or choose backend: vllm."
+    return finding(
+        "config-unsupported", message, where=where, found=f"backend: {backend}", wanted="backend: vllm", hint=hint
+    )
+
+
+def seed_too_long(where: Where, seed: int) -> Finding | None:
+    """Return a finding if a seed has more than 64 bits."""
+    if seed <= MAX_SEED:
+        return None
+    message, wanted = "the seed has more than 64 bits", f"a whole number from 0 to {MAX_SEED}"
+    return finding("config-value", message, where=where, found=str(seed), wanted=wanted)
 
 
 def _refused(*problems: Finding) -> InvalidDeployment:
@@ -166,6 +194,47 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
         )
 
 
+class Speculation(_Checked, frozen=True, kw_only=True):
+    """Speculative decoding with drafts looked up in the prompt: a decode pass gives a request its next token, and
+    behind it every draft up to the first that is not accepted.
+
+    Attributes
+    ----------
+    num_speculative_tokens : int
+        Drafts for each request of a decode pass.
+    acceptance_rates : tuple of float
+        How likely each draft is accepted if those before it were. Missing ones are 0, surplus ones are ignored.
+    seed : int
+        Of the draws.
+
+    Raises
+    ------
+    InvalidDeployment
+        When a field is out of range or of the wrong type.
+    """
+
+    num_speculative_tokens: Drafts
+    acceptance_rates: Rates
+    seed: Seed = 42
+    kind: Literal["ngram"] = "ngram"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problem = seed_too_long(Where(field="Speculation.seed"), self.seed)
+        if problem is not None:
+            raise _refused(problem)
+
+    def to_spec(self) -> SpeculationSpec:
+        """Return the kernel's form."""
+        from playproof_kernel.deployment import SpeculationSpec
+
+        return SpeculationSpec(self.num_speculative_tokens, self.acceptance_rates, self.seed)
+
+
+def _speculating(speculation: Speculation | None) -> SpeculationSpec | None:
+    return None if speculation is None else speculation.to_spec()
+
+
 class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_field="mode"):
     """Aggregated workers, all alike, behind a round-robin router. For prefill/decode see :class:`Disaggregated`.
 
@@ -189,6 +258,8 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
         Scales how much of the running requests' remaining output SGLang keeps free when it admits.
     context_length : int or "max"
         Tokens of prompt and output that a request may have; "max" sets no limit.
+    speculation : Speculation or None
+        vLLM only.
     timing : FixedTiming or PolynomialTiming
     model, hardware : str or None
         Labels that reports repeat; they change nothing.
@@ -206,8 +277,16 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
 
     backend: BackendName = "vllm"
     context_length: ContextLength = "max"
+    speculation: Speculation | None = None
     model: str | None = None
     hardware: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.speculation is not None:
+            problem = speculation_unsupported(Where(field="Deployment.speculation"), self.backend)
+            if problem is not None:
+                raise _refused(problem)
 
     @property
     def context_tokens(self) -> int:
@@ -229,7 +308,12 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
         from playproof_kernel.deployment import DeploymentSpec
 
         worker = self._worker_spec(self.backend)
-        return DeploymentSpec(workers=self.workers, worker=worker, context_length=self.context_tokens)
+        return DeploymentSpec(
+            workers=self.workers,
+            worker=worker,
+            context_length=self.context_tokens,
+            speculation=_speculating(self.speculation),
+        )
 
 
 class PrefillRole(RoleWorkers, frozen=True, kw_only=True):
@@ -293,6 +377,8 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
     transfer : Transfer
     context_length : int or "max"
         Tokens of prompt and output that a request may have; "max" sets no limit.
+    speculation : Speculation or None
+        Of the decode role; vLLM only.
     model, hardware : str or None
         Labels that reports repeat; they change nothing.
 
@@ -313,6 +399,7 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
     decode: DecodeRole = DecodeRole()
     transfer: Transfer = Transfer()
     context_length: ContextLength = "max"
+    speculation: Speculation | None = None
     model: str | None = None
     hardware: str | None = None
 
@@ -323,6 +410,9 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
         problems = (
             unequal_blocks(Where(field="Disaggregated.decode.block_size"), sizes),
             too_many_blocks(Where(field="Disaggregated.decode.blocks"), *pools),
+            speculation_unsupported(Where(field="Disaggregated.speculation"), self.backend)
+            if self.speculation is not None
+            else None,
         )
         found = [problem for problem in problems if problem is not None]
         if found:
@@ -358,6 +448,7 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
             worker=self.prefill._worker_spec(self.backend),
             context_length=self.context_tokens,
             decode=DecodeSpec(self.decode.workers, self.decode._worker_spec(self.backend), transfer),
+            speculation=_speculating(self.speculation),
         )
 
 
@@ -406,13 +497,19 @@ class Profile(_Checked, frozen=True, kw_only=True):
 
 
 class Load(_Checked, frozen=True, kw_only=True):
-    """How the corpus is offered.
+    """How the corpus is offered. Lanes and what follows from them are for agentic traces, a concurrency and a virtual
+    time for ordinary ones.
 
     Attributes
     ----------
     lanes : int or None
         Seats for plays: each runs one play at a time and takes the next one when it settles. None starts every play
         at its recorded time.
+    concurrency : int or None
+        How many sessions of an ordinary trace are open at once: each holds its slot through all its turns and the
+        pauses between them. None starts every session at its timestamp.
+    max_virtual_time_seconds : float or None
+        The replay of an ordinary trace stops at this instant; what has not ended then is counted as unfinished.
     speedup : float
         Divides authored floors and delays, never engine time.
     snapshot_seed : int or None
@@ -427,10 +524,12 @@ class Load(_Checked, frozen=True, kw_only=True):
     Raises
     ------
     InvalidDeployment
-        When a field is out of range or of the wrong type, or lacks the one that it needs.
+        When a field is out of range or of the wrong type, lacks the one that it needs, or excludes another.
     """
 
     lanes: Lanes | None = None
+    concurrency: Lanes | None = None
+    max_virtual_time_seconds: SomeSeconds | None = None
     speedup: Speedup = 1.0
     snapshot_seed: Seed | None = None
     warmup: bool = False
@@ -439,9 +538,8 @@ class Load(_Checked, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = {name: f"Load.{name}" for name in ("lanes", "snapshot_seed", "warmup", "profile")}
         findings = Findings()
-        for problem in lacking(self, names):
+        for problem in (*lacking(self, LOAD_NAMES), *excluding(self, LOAD_NAMES)):
             findings.add(problem)
         if findings.errors:
             raise InvalidDeployment(findings)
@@ -456,8 +554,12 @@ class Load(_Checked, frozen=True, kw_only=True):
         from playproof_kernel.deployment import LoadSpec
 
         return LoadSpec(
-            lanes=self.lanes,
+            # A slot for sessions is a lane: both are held until the last turn has ended.
+            lanes=self.lanes if self.concurrency is None else self.concurrency,
             speedup=self.speedup,
+            stop_ns=None
+            if self.max_virtual_time_seconds is None
+            else ms_to_ns(self.max_virtual_time_seconds * MS_PER_S),
             play_scope=self.prefix_scope == "play",
             snapshot_seed=self.snapshot_seed,
             warmup=self.warmup,
@@ -465,9 +567,19 @@ class Load(_Checked, frozen=True, kw_only=True):
         )
 
 
+# The controls of a load that belong to agentic traces.
+AGENTIC_CONTROLS = ("lanes", "snapshot_seed", "warmup", "profile")
+# What the settings that depend on one another, or on the trace, are called in Python.
+LOAD_NAMES = {name: f"Load.{name}" for name in (*AGENTIC_CONTROLS, "concurrency", "max_virtual_time_seconds")}
+
+
 class RunControls(Protocol):
     """What has run controls: a load, and the section of a file that it is made from."""
 
+    @property
+    def concurrency(self) -> int | None: ...
+    @property
+    def max_virtual_time_seconds(self) -> float | None: ...
     @property
     def lanes(self) -> int | None: ...
     @property
@@ -488,10 +600,9 @@ def lacking(load: RunControls, names: Mapping[str, str]) -> Iterator[Finding]:
         What each of these is called where the user wrote it.
     """
     seeded = load.snapshot_seed is not None
-    if load.snapshot_seed is not None and load.snapshot_seed > MAX_SEED:
-        where = Where(field=names["snapshot_seed"])
-        message, wanted = "the seed has more than 64 bits", f"a whole number from 0 to {MAX_SEED}"
-        yield finding("config-value", message, where=where, found=str(load.snapshot_seed), wanted=wanted)
+    problem = seed_too_long(Where(field=names["snapshot_seed"]), load.snapshot_seed or 0)
+    if problem is not None:
+        yield problem
     needs = (
         ("snapshot_seed", seeded, "lanes", load.lanes is not None, "a snapshot cuts the play of each lane"),
         ("warmup", load.warmup, "snapshot_seed", seeded, "a warmup prepares the plays of a snapshot"),
@@ -503,3 +614,24 @@ def lacking(load: RunControls, names: Mapping[str, str]) -> Iterator[Finding]:
             where = Where(field=names[name])
             hint = f"Set {names[other]}, or remove {names[name]}."
             yield finding("config-combination", message, where=where, hint=hint)
+
+
+def excluding(load: RunControls, names: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what of a load belongs to agentic traces, and what to ordinary ones, where it has both.
+
+    Parameters
+    ----------
+    load : RunControls
+    names : mapping of str to str
+        What each of these is called where the user wrote it.
+    """
+    ordinary = [name for name in ("concurrency", "max_virtual_time_seconds") if getattr(load, name) is not None]
+    for name in AGENTIC_CONTROLS:
+        value = getattr(load, name)
+        if ordinary and value is not None and value is not False:
+            mine, other = names[name].rpartition(".")[2], names[ordinary[0]].rpartition(".")[2]
+            message = f"{mine} belongs to agentic traces, {other} to ordinary ones"
+            hint = f"Remove {names[name]} or {names[ordinary[0]]}."
+            yield finding(
+                "config-combination", message, where=Where(field=names[name]), found=f"{mine} and {other}", hint=hint
+            )

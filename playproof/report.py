@@ -39,6 +39,19 @@ LINES_PER_CHUNK = 2000
 # The ledger's word for what did not happen.
 NEVER_NS = -1
 
+# What only agentic traces have; null in the report of an ordinary one.
+AGENTIC_FIELDS = (
+    "agentic_qualification",
+    "agentic_input_format",
+    "agentic_graph",
+    "agentic_model_projection",
+    "agentic_lanes",
+    "agentic_snapshots",
+    "agentic_phases",
+    "agentic_profile",
+    "agentic_play_outcomes",
+)
+
 PLAY_STATUS = {
     PlayState.COMPLETED: "completed",
     PlayState.FAILED: "failed",
@@ -53,7 +66,8 @@ class Trajectories:
     Attributes
     ----------
     total, completed, failed, incomplete : int
-        Plays started; completed ones; failed ones; started but not completed (failed ones included).
+        Plays of which a request was dispatched; completed ones; failed ones; started but not completed (failed ones
+        included).
     e2e_latency_ms : Float64, shape (plays,)
         Last completion − first dispatch of each play in execution order, NaN where it did not complete.
     """
@@ -177,13 +191,18 @@ class Report:
 
     def _counts(self) -> dict[str, Any]:
         columns = self._columns
+        states = self.ledger.node_state
+        unfinished = int(np.count_nonzero(states == NodeState.DISPATCHED))
         return {
-            "num_requests": len(columns.node),
+            "num_requests": len(columns.node) + unfinished,
             "completed_requests": columns.count(RequestState.FINISHED),
             "failed_requests": columns.count(RequestState.FAILED),
             "rejected_requests": columns.count(RequestState.REJECTED),
             "canceled_requests": columns.count(RequestState.CANCELED),
-            "skipped_requests": int(np.count_nonzero(self.ledger.node_state == NodeState.SKIPPED)),
+            "skipped_requests": int(np.count_nonzero(states == NodeState.SKIPPED)),
+            # Of a run that was stopped; else both are 0.
+            "unfinished_requests": unfinished,
+            "never_issued_requests": int(np.isin(states, (NodeState.BLOCKED, NodeState.READY)).sum()),
             "duration_ms": self.duration_ms,
         }
 
@@ -279,6 +298,33 @@ class Report:
     def _provenance(self) -> dict[str, Any]:
         graph, certificate = self.proven.graph, self.proven.certificate
         return {
+            **(dict.fromkeys(AGENTIC_FIELDS) if self.ordinary else self._agentic()),
+            # Without a host tier there are none, as with the peer.
+            "g2_domains": None,
+            **{name: fact for name, fact in graph.facts.items() if name.startswith("weka_")},
+            "reading": {name: fact for name, fact in graph.facts.items() if not name.startswith("weka_")},
+            "finding_counts": self.findings.counts,
+            "deployment": self.deployment.to_dict(),
+            "load": self.load.to_dict(),
+            "digests": {
+                "input": graph.facts.get("input_digest", graph.source.digest),
+                "graph": certificate.graph_digest,
+                "tables": certificate.tables_digest,
+                "configuration": configuration_digest(self.deployment, self.load),
+                "ledger": ledger_digest(self.ledger),
+            },
+            "certificate": certificate.to_dict(),
+        }
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether the trace is an ordinary one: sessions instead of agents' plays."""
+        return self.proven.graph.facts.get("input_kind") == "ordinary"
+
+    def _agentic(self) -> dict[str, Any]:
+        """Return what only an agentic trace has, by `AGENTIC_FIELDS`."""
+        graph = self.proven.graph
+        return {
             "agentic_qualification": "functional_only",
             "agentic_input_format": graph.facts.get("input_format", graph.source.format),
             "agentic_graph": {
@@ -296,22 +342,7 @@ class Report:
             },
             "agentic_lanes": self.load.lanes,
             **self._controls(),
-            # Without a host tier there are none, as with the peer.
-            "g2_domains": None,
             "agentic_play_outcomes": self._outcomes(),
-            **{name: fact for name, fact in graph.facts.items() if name.startswith("weka_")},
-            "reading": {name: fact for name, fact in graph.facts.items() if not name.startswith("weka_")},
-            "finding_counts": self.findings.counts,
-            "deployment": self.deployment.to_dict(),
-            "load": self.load.to_dict(),
-            "digests": {
-                "input": graph.facts.get("input_digest", graph.source.digest),
-                "graph": certificate.graph_digest,
-                "tables": certificate.tables_digest,
-                "configuration": configuration_digest(self.deployment, self.load),
-                "ledger": ledger_digest(self.ledger),
-            },
-            "certificate": certificate.to_dict(),
         }
 
     def _controls(self) -> dict[str, Any]:
@@ -370,7 +401,7 @@ def ledger_digest(ledger: Ledger) -> str:
 def _trajectories(ledger: Ledger) -> Trajectories:
     states = ledger.play_state
     completed = states == PlayState.COMPLETED
-    started = int(np.count_nonzero(states != PlayState.PENDING))
+    started = int(np.count_nonzero(ledger.play_first_dispatch_ns >= 0))
     spans = (ledger.play_last_terminal_ns - ledger.play_first_dispatch_ns) / NS_PER_MS
     return Trajectories(
         total=started,
