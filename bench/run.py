@@ -27,8 +27,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVE = "kv-cache-tester-710traces.tar.xz"
 # The pool of each worker, in tokens, and the context: they fit the largest request of the corpus.
@@ -48,14 +46,19 @@ PLAY_GROWTH_MAX = 1.5
 DEPLOYMENT_RATIO_MAX = 2.0
 # Other work on the machine only ever adds time, so the best of some runs is the one to compare.
 REPEATS = 3
-# What an hour of profile may take without capture.
+# Of an hour of profile: a pool with room for the conversations of all lanes at once, and the memory that it may take
+# without capture.
+PROFILE_TOKENS = 8_388_608
 PROFILE_MB = 1536.0
+PROFILE_SEED = 42
 
 
-def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool) -> Any:
+def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool, profile: bool = False) -> Any:
     """Return a deployment of `workers` aggregated workers, or of as many in each of the two roles."""
     backend, size = engine
     role = {"workers": workers, "blocks": TOKENS // size, "block_size": size}
+    if profile:
+        role |= {"blocks": PROFILE_TOKENS // size, "timing": pp.PolynomialTiming()}
     if not pair:
         return pp.Deployment(backend=backend, context_length=TOKENS, **role)
     return pp.Disaggregated(
@@ -70,18 +73,17 @@ def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool) -> Any:
 def measure(
     path: str, lanes: int | None, workers: int, replay: bool, engine: Engine, pair: bool, profile: str
 ) -> dict[str, Any]:
-    """Load (and replay) in this process and return the figures."""
+    """Load (and replay) in this process and return the figures; `profile` is "cold" or "warm" for an hour of it."""
     import resource
 
     from playproof_kernel import simulate
 
     import playproof as pp
 
-    deployment = deployment_of(pp, engine, workers, pair)
+    deployment = deployment_of(pp, engine, workers, pair, bool(profile))
     load = pp.Load(lanes=lanes)
     if profile:
-        deployment = msgspec.structs.replace(deployment, timing=pp.PolynomialTiming())
-        load = pp.Load(lanes=lanes, snapshot_seed=42, warmup=True, profile=pp.Profile())
+        load = pp.Load(lanes=lanes, snapshot_seed=PROFILE_SEED, warmup=profile == "warm", profile=pp.Profile())
     warm_up(pp, simulate, deployment)
     started = time.perf_counter()
     trace = pp.load(path)
@@ -90,7 +92,8 @@ def measure(
     if profile:
         report = pp.replay(trace, deployment, load, per_request=False).to_dict()
         figures["replay_s"] = report["wall_time_ms"] / 1000
-        figures |= {name: report[name] for name in ("num_requests", "total_trajectories", "forward_passes")}
+        names = ("valid", "num_requests", "total_trajectories", "forward_passes", "mean_ttft_ms")
+        figures |= {name: report[name] for name in (*names, "first_admission_prefix_cache_reused_ratio")}
     elif replay:
         ledger = simulate(trace, deployment.to_spec(), load.to_spec())
         figures["replay_s"] = time.perf_counter() - loaded
@@ -116,9 +119,8 @@ def in_a_process(
     profile: str = "",
 ) -> dict[str, Any]:
     """Measure in a fresh process, since peak memory is a process's."""
-    how = {"lanes": lanes, "workers": workers, "replay": replay, "engine": engine, "pair": pair}
-    how["profile"] = profile
-    call = json.dumps({"path": str(path), **how})
+    shape = {"lanes": lanes, "workers": workers, "engine": engine, "pair": pair}
+    call = json.dumps({"path": str(path), "replay": replay, "profile": profile, **shape})
     result = subprocess.run([sys.executable, __file__, "--measure", call], capture_output=True, text=True, check=False)
     if result.returncode != 0:
         sys.exit(f"a benchmark process failed:\n{result.stderr}")
@@ -287,18 +289,25 @@ def show_deployments(corpus: Path, limits: Limits) -> None:
 
 
 def show_profiles(corpus: Path, limits: Limits) -> None:
-    """An hour of profile from a warmed snapshot on."""
-    print("Profiles (one hour, 32 lanes, snapshot and warmup, polynomial timing, no capture)")
-    print("  engine  block  workers    plays  requests    forward passes    replay s    peak MB")
-    for engine, workers in ((VLLM, 1), (VLLM, 8), (("sglang", 1), 4)):
-        figures = in_a_process(corpus, 32, workers, engine=engine, profile=True)
-        what = f"memory of a profile on {engine[0]}, {workers} workers"
-        plays, requests = figures["total_trajectories"], figures["num_requests"]
-        print(
-            f"  {engine[0]:6}  {engine[1]:5}  {workers:7}  {plays:7,}  {requests:8,}"
-            f"  {figures['forward_passes']:16,}  {figures['replay_s']:10.2f}  {figures['peak_mb']:9.0f}"
-            f"   {limits.check(what, figures['peak_mb'], PROFILE_MB)}"
-        )
+    """An hour of profile from a snapshot on; warmed, the cut plays find what they have done before in the caches."""
+    print(f"Profiles (one hour, {LANES} lanes, polynomial timing, pools of {PROFILE_TOKENS:,} tokens, no capture)")
+    print(
+        "  engine  block  workers          plays  requests    forward passes   cached    TTFT ms    replay s  peak MB"
+    )
+    for engine, pair in ((VLLM, False), (VLLM, True), (("sglang", 1), False), (("sglang", 1), True)):
+        cold, warm = (in_a_process(corpus, engine=engine, pair=pair, profile=kind) for kind in ("cold", "warm"))
+        name = f"a profile on {engine[0]}, {'1P1D' if pair else 'aggregated'}"
+        for kind, figures in (("cold", cold), ("warm", warm)):
+            limits.check(f"{name}, {kind}: invalid runs", 0.0 if figures["valid"] else 1.0, 0)
+            limit = limits.check(f"memory of {name}, {kind}", figures["peak_mb"], PROFILE_MB)
+            plays, requests = figures["total_trajectories"], figures["num_requests"]
+            print(
+                f"  {engine[0]:6}  {engine[1]:5}  {'1P1D' if pair else '1':>7}  {kind}  {plays:7,}"
+                f"  {requests:8,}  {figures['forward_passes']:16,}"
+                f"  {figures['first_admission_prefix_cache_reused_ratio']:7.1%}  {figures['mean_ttft_ms']:9.1f}"
+                f"  {figures['replay_s']:10.2f}  {figures['peak_mb']:7.0f}   {limit}"
+            )
+        limits.check(f"TTFT of {name}, warm to cold", warm["mean_ttft_ms"] / cold["mean_ttft_ms"], 1.0)
     print()
 
 

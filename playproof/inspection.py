@@ -20,6 +20,20 @@ from playproof.figures import Int64, ratio, summarize
 
 __all__ = ["Inspection", "inspect_graph"]
 
+# What readers count when they set something right or leave it out, by the names of their counts.
+REPAIRS = (
+    "overlaps_floored",
+    "clock_went_back",
+    "nested_times_clamped",
+    "surplus_hashes",
+    "calls_copied",
+    "records_repeated",
+    "duplicates",
+    "calls_without_usage",
+    "answers_inferred",
+    "agents_unlinked",
+    "agents_unrecorded",
+)
 STATISTICS = ("mean", "min", "p50", "p90", "p99", "max")
 
 
@@ -82,6 +96,7 @@ def inspect_graph(graph: Graph, findings: Findings) -> Inspection:
             "prefix_reuse": _prefix_reuse(graph),
             "models": _models(graph),
             "estimated": dict(sorted(_estimated(graph).items())),
+            "repaired": _repaired(graph),
             "findings": dict(sorted(findings.counts.items())),
             "reading": dict(graph.facts),
         }
@@ -162,12 +177,14 @@ def _prefix_reuse(graph: Graph) -> dict[str, Any]:
     distinct = _covered(np.zeros_like(first), first, count)
     distinct_by_play = _covered(play, first, count)
     tokens = int(graph.input_length.sum())
+    cached = graph.facts.get("recorded_cached_tokens")
     return {
         "blocks": blocks,
         "distinct_blocks": distinct,
         "reused_tokens": (blocks - distinct) * graph.block_size,
         "ratio": ratio((blocks - distinct) * graph.block_size, tokens),
         "ratio_within_plays": ratio((blocks - distinct_by_play) * graph.block_size, tokens),
+        "recorded_ratio": ratio(cached, tokens) if isinstance(cached, int) else None,
     }
 
 
@@ -194,6 +211,17 @@ def _models(graph: Graph) -> dict[str, dict[str, int]]:
         }
         for number, name in enumerate(graph.models)
     }
+
+
+def _repaired(graph: Graph) -> dict[str, int]:
+    """Return what was set right or left out while the corpus was read, and how often."""
+    counts = {
+        name: count
+        for fact, held in graph.facts.items()
+        if fact.endswith("_counts") and isinstance(held, Mapping)
+        for name, count in held.items()
+    }
+    return {name: counts[name] for name in REPAIRS if counts.get(name)}
 
 
 def _estimated(graph: Graph) -> Counter[str]:

@@ -144,6 +144,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         (f"{_plays(report)} completed", f"{report['completed_trajectories']:,} of {report['total_trajectories']:,}"),
         ("requests completed", f"{report['completed_requests']:,} of {_requests(report):,}"),
         ("rejected, failed, skipped", _counts(report, "rejected_requests", "failed_requests", "skipped_requests")),
+        *_controls(report),
         *_stopped(report),
         ("simulated time", f"{report['duration_ms'] / 1000:,.3f} s"),
         ("output throughput", _rate(report["output_throughput_tok_s"])),
@@ -173,13 +174,18 @@ def print_inspection(console: Console, figures: Mapping[str, Any]) -> None:
         ("tokens", f"{figures['input_tokens']['total']:,} in, {figures['output_tokens']['total']:,} out"),
         ("prefix reuse, at best", f"{shared}; {within} (blocks of {figures['block_size']})"),
     ]
+    if reuse["recorded_ratio"] is not None:
+        rows.append(("prefix reuse, recorded", f"{reuse['recorded_ratio']:.1%} of the prompt tokens"))
     for name, held in figures["models"].items():
         counts = f"{counted(held['requests'], 'request')}, {held['input_tokens']:,} in, {held['output_tokens']:,} out"
         rows.append(("model", f"{name}: {counts}"))
     estimated = [
-        f"{name.replace('_', ' ')} of {counted(count, 'request')}" for name, count in figures["estimated"].items()
+        f"{counted(count, 'request')} as a whole" if name == "request" else f"{name.replace('_', ' ')} of {count:,}"
+        for name, count in figures["estimated"].items()
     ]
     rows.append(("estimated or restored", ", ".join(estimated) or "nothing"))
+    repaired = [f"{name.replace('_', ' ')} {count:,}" for name, count in figures["repaired"].items()]
+    rows.append(("repaired or left out", ", ".join(repaired) or "nothing"))
     for name, value in rows:
         console.print(Text(f"{name:<27}{value}"))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -223,6 +229,17 @@ def _roles(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _busy(role: Mapping[str, Any]) -> str:
     return f"{role['busy_seconds'] / role['worker_seconds']:.1%}" if role["worker_seconds"] else "–"
+
+
+def _controls(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what warmup and profile add to the table."""
+    rows = []
+    if report["agentic_profile"] is not None:
+        rows.append(("canceled, never issued", _counts(report, "canceled_requests", "never_issued_requests")))
+    if report["agentic_phases"] is not None and report["valid"]:
+        opened_s = report["agentic_phases"]["profile_start_ms"] / 1000
+        rows.append(("warmed up", f"{len(report['agentic_phases']['requests']):,} requests, {opened_s:,.3f} s"))
+    return rows
 
 
 def _plays(report: Mapping[str, Any]) -> str:

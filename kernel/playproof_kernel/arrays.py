@@ -253,11 +253,9 @@ CONFIG = np.dtype(
         ("corpus", np.int64),  # nodes of the corpus; under run controls they are not run themselves
         ("corpus_plays", np.int64),
         ("prep_begin", np.int64),  # first slot of the preparation requests
-        ("warmup", np.int64),
         ("profile", np.int64),
         ("duration", np.int64),
         ("grace", np.int64),
-        ("drain", np.int64),
         ("tree_cap", np.int64),
         ("global_cap", np.int64),
         ("key_span", np.int64),  # above every block key of the corpus

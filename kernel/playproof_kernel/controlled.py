@@ -38,7 +38,7 @@ from playproof_kernel.arrays import (
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.deployment import DeploymentSpec, LoadSpec
-from playproof_kernel.ledger import Float64, Int64
+from playproof_kernel.ledger import NEVER, Float64, Int64
 from playproof_kernel.passes import MAX_VARYING_PASSES
 from playproof_kernel.simulate import SLICE, ReplayFault, final_states, grown, new_sim, with_room
 from playproof_kernel.snapshot import Cut, plan_snapshots
@@ -270,12 +270,10 @@ def _configure(config: Any, compiled: CompiledGraph, load: LoadSpec, lanes: int,
     config.corpus = config.prep_begin = len(compiled.static)
     config.corpus_plays = plays
     config.key_span = compiled.key_span
-    config.warmup = load.warmup
     if load.profile is not None:
         config.profile = 1
         config.duration = load.profile.duration_ns
         config.grace = load.profile.grace_ns
-        config.drain = load.profile.drain_ns
         config.tree_cap = load.profile.tree_cap_ns
         config.global_cap = load.profile.global_cap_ns
 
@@ -427,7 +425,7 @@ class Drain:
         self.capture = capture
         self.outcomes: Int64 = np.zeros(len(RequestState), np.int64)
         self.completed_input = self.completed_output = self.first_reused = self.last_reused = 0
-        self.first_success_ns = self.last_success_ns = int(NONE)
+        self.first_success_ns = self.last_success_ns = NEVER
         self.samples: dict[str, list[Float64]] = {"ttft": [], "e2e": [], "ttst": [], "tpot": []}
         self.plays: list[Any] = []
         self.shifts: list[Any] = []
@@ -457,7 +455,7 @@ class Drain:
         self.first_reused += int(done.first_reused.sum())
         self.last_reused += int(done.last_reused.sum())
         first = int(done.dispatched.min())
-        self.first_success_ns = first if self.first_success_ns == NONE else min(first, self.first_success_ns)
+        self.first_success_ns = first if self.first_success_ns == NEVER else min(first, self.first_success_ns)
         self.last_success_ns = max(int(done.terminal.max()), self.last_success_ns)
         answered = done[done.generated > 0]
         several = done[done.generated > 1]
@@ -487,10 +485,9 @@ def _ledger(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Drain) -> Contr
     gaps = sim.gaps[sim.gaps["count"] > 0]
     gaps = gaps[np.argsort(gaps.value, kind="stable")]
     plays = _joined(drain.plays, ENDED)
-    begin, nodes, split = int(sim.config[0].prep_begin), len(sim.node_state), len(sim.config) > 1
+    begin, nodes = int(sim.config[0].prep_begin), len(sim.node_state)
     prepared = slice(begin, begin + len(sim.prep))
     prep, served = sim.live[prepared], sim.live[-nodes:][prepared]
-    states = final_states(sim) if split else sim.request_state
     return ControlledLedger(
         graph_digest=digest,
         cuts=cuts,
@@ -498,13 +495,13 @@ def _ledger(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Drain) -> Contr
         profile_start_ns=int(run.profile_start),
         finished_ns=int(run.finished_at),
         preparation=sim.prep,
-        prep_state=states[prepared].astype(np.int64),
+        prep_state=final_states(sim)[prepared].astype(np.int64),
         prep_dispatched_ns=prep.dispatched.copy(),
         prep_first_admit_ns=prep.first_admit.copy(),
         prep_terminal_ns=served.terminal.copy(),
         prep_output=served.generated.copy(),
         prep_reused=sim.tickets[prepared].first_reused.copy(),
-        prep_failed=-1 if run.prep_failed == NONE else int(run.prep_failed) - begin,
+        prep_failed=NEVER if run.prep_failed == NONE else int(run.prep_failed) - begin,
         plays=plays[np.argsort(plays.instance, kind="stable")],
         shifts=_joined(drain.shifts, SHIFT),
         issued=int(run.issued),

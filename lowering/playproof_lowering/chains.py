@@ -16,7 +16,7 @@ from playproof_spec.graph import Int64
 from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.runs import append_private
 
-__all__ = ["MAX_BLOCKS", "BlockIds", "PrefixChain", "PromptBlocks", "Runs", "too_many_blocks"]
+__all__ = ["MAX_BLOCKS", "BlockIds", "PrefixChain", "PromptBlocks", "Runs", "tell_cut", "too_many_blocks"]
 
 Runs = list[tuple[int, int]]
 """Hash ids as (first, count)."""
@@ -32,10 +32,12 @@ MAX_RUNS: Final = 256
 class BlockIds:
     """Hands out ids that nobody has yet, in order."""
 
-    __slots__ = ("used",)
+    __slots__ = ("cut", "used")
 
     def __init__(self) -> None:
         self.used = 0
+        # Prompts that had to forget the one before them.
+        self.cut = 0
 
     def take(self, count: int) -> int:
         """Return the first of `count` new consecutive ids."""
@@ -52,6 +54,13 @@ def too_many_blocks(declared: int, where: Where, findings: Findings) -> bool:
     wanted = f"at most {MAX_BLOCKS} blocks in a corpus"
     findings.add(finding("length-out-of-bounds", message, where=where, found=declared, wanted=wanted))
     return True
+
+
+def tell_cut(ids: BlockIds, where: Where, findings: Findings) -> None:
+    """Tell of prompts that had to forget the one before them."""
+    if ids.cut:
+        message = f"{ids.cut} prompts begin anew: before each, its conversation had gone back {MAX_RUNS} times"
+        findings.add(finding("prefix-cut", message, where=where, found=ids.cut, wanted=f"at most {MAX_RUNS} times"))
 
 
 class PrefixChain:
@@ -107,7 +116,8 @@ class PrefixChain:
         full = input_length // self._block_size
         kept_tokens = self._length if input_length >= self._length else min(cached, input_length)
         kept = min(kept_tokens // self._block_size, self._length // self._block_size, full)
-        if len(self._runs) >= MAX_RUNS:
+        if len(self._runs) >= MAX_RUNS and kept:
+            self._ids.cut += 1
             kept = 0
         runs = _leading(self._runs, kept)
         if full > kept:

@@ -7,8 +7,10 @@ agent without one stands by itself, with a warning.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+import heapq
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -16,7 +18,7 @@ from typing import Final
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph, Relation, Source
 
-from playproof_lowering.chains import BlockIds, PrefixChain, Runs, too_many_blocks
+from playproof_lowering.chains import BlockIds, PrefixChain, Runs, tell_cut, too_many_blocks
 from playproof_lowering.claude_records import MAIN, AgentResult, FileLog, Meta, RecordedCall, Scope, read_file
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import SourceFile, read_through
@@ -125,9 +127,8 @@ def read_claude(
         read = partial(read_file, findings=findings, log=log, metas=metas)
         digests.append(read_through(file, read, findings, on_bytes))
     size = block_size or DEFAULT_BLOCK_SIZE
-    lowering = _Lowering(_sessions(logs), metas, findings, size, Where(file=files[0].shown))
-    for log in logs:
-        lowering.count(log)
+    lowering = _Lowering(_sessions(logs), _by_session(metas, logs), findings, size, Where(file=files[0].shown))
+    lowering.count(logs)
     facts["input_digest"] = corpus_digest(digests)
     graph_source = Source("claude", corpus_digest(digests, (f"block_size={size}",)))
     return lowering.finish(graph_source, facts)
@@ -155,16 +156,77 @@ def _sessions(logs: Sequence[FileLog]) -> list[_Session]:
                 session.last_ns = max(session.last_ns, call.end_ns)
         for result in sorted(session.results.values(), key=lambda result: (result.at_ns, result.tool_use)):
             session.results_of.setdefault(result.agent, []).append(result)
-    return sorted(sessions.values(), key=_seniority)
+    return sorted(sessions.values(), key=_ended_first)
 
 
-def _seniority(session: _Session) -> tuple[int, int, str]:
-    """Order sessions so that a copy comes behind what it copied.
+def _by_session(metas: Sequence[Meta], logs: Sequence[FileLog]) -> dict[tuple[str, str], Meta]:
+    """Return the meta files by session and agent.
 
-    Copies keep the name of the session that they come from, or they are rewritten, and then the copy goes on longer.
+    Which session an agent is of is told by the records of the file beside the meta file, whatever the folder is called;
+    one given by itself has no session.
     """
-    natives = {call.native for conversation in session.conversations.values() for call in conversation.calls}
-    return len(natives - {session.name}), session.last_ns, session.name
+    sessions = {(log.folder, log.agent): scope.session for log in logs if log.agent for scope in log.scopes.values()}
+    return {(sessions.get((meta.folder, meta.agent), ""), meta.agent): meta for meta in metas}
+
+
+def _ended_first(session: _Session) -> tuple[int, str]:
+    return session.last_ns, session.name
+
+
+def _owners(sessions: Sequence[_Session]) -> dict[str, tuple[str, str]]:
+    """Return the session and the conversation that each call counts in.
+
+    Of several sessions that have a call it is of one whose records name itself, for others keep the name that they
+    copied; as a copy may also have been renamed, of the one that ended first. Within a session the main conversation
+    comes before agents, which may have been forked off it and begin with a copy of it.
+
+    Parameters
+    ----------
+    sessions : sequence of _Session
+        Those that ended first in front.
+    """
+    owners: dict[str, tuple[str, str]] = {}
+    claimed: set[str] = set()
+    for session in sessions:
+        for conversation in session.ordered:
+            own = session.name, conversation.name
+            for call in conversation.calls:
+                if call.native == session.name and call.key not in claimed:
+                    claimed.add(call.key)
+                    owners[call.key] = own
+                else:
+                    owners.setdefault(call.key, own)
+    return owners
+
+
+def _owners_in_front(sessions: Sequence[_Session], owners: Mapping[str, tuple[str, str]]) -> list[_Session]:
+    """Return the sessions so that one whose calls another one copied comes before it.
+
+    Sessions that copied each other are in no such order; the one that ended first comes first.
+    """
+    copied: dict[str, set[str]] = {session.name: set() for session in sessions}
+    for session in sessions:
+        for conversation in session.conversations.values():
+            for call in conversation.calls:
+                if owners[call.key][0] != session.name:
+                    copied[owners[call.key][0]].add(session.name)
+    waits = Counter(name for names in copied.values() for name in names)
+    rank = {session.name: number for number, session in enumerate(sessions)}
+    ready = [number for name, number in rank.items() if not waits[name]]
+    ordered: dict[int, _Session] = {}
+    first_left = 0
+    while len(ordered) < len(sessions):
+        while first_left in ordered:
+            first_left += 1
+        number = heapq.heappop(ready) if ready else first_left
+        if number in ordered:
+            continue
+        ordered[number] = sessions[number]
+        for name in copied[sessions[number].name]:
+            waits[name] -= 1
+            if not waits[name]:
+                heapq.heappush(ready, rank[name])
+    return list(ordered.values())
 
 
 def _first_ns(session: _Session) -> tuple[int, str]:
@@ -198,45 +260,50 @@ class _Lowering:
     """From sessions to the graph."""
 
     def __init__(
-        self, sessions: list[_Session], metas: list[Meta], findings: Findings, block_size: int, where: Where
+        self,
+        sessions: list[_Session],
+        metas: dict[tuple[str, str], Meta],
+        findings: Findings,
+        block_size: int,
+        where: Where,
     ) -> None:
         self._where = where
-        self._sessions = sessions
-        self._metas = {(meta.session, meta.agent): meta for meta in metas}
+        self._metas = metas
         self._findings = findings
         self._block_size = block_size
         self._ids = BlockIds()
         self._counts: Counter[str] = Counter()
-        self._owner = self._owners()
+        self._cached_tokens = 0
+        self._owner = _owners(sessions)
+        self._sessions = _owners_in_front(sessions, self._owner)
+        self._count_copies()
         # By call, the blocks and the length of prompts that another session may go on from.
         self._prompts: dict[str, tuple[Runs, int]] = {}
 
-    def _owners(self) -> dict[str, str]:
-        """Return the session that each call counts in: the first that has it."""
-        owner: dict[str, str] = {}
-        copies: Counter[str] = Counter()
+    def _count_copies(self) -> None:
+        """Count the calls that stand in another conversation, too, and tell of them."""
         for session in self._sessions:
-            for conversation in session.conversations.values():
-                for call in conversation.calls:
-                    copies[session.name] += owner.setdefault(call.key, session.name) != session.name
-        for session in self._sessions:
-            if copies[session.name]:
-                self._findings.add(
-                    finding(
-                        "calls-copied",
-                        f"{copies[session.name]} calls stand in another session too and are counted once",
-                        where=Where(file=session.file, ids=(session.name,)),
-                        found=copies[session.name],
-                    )
-                )
-        self._counts["calls_copied"] = sum(copies.values())
-        return owner
+            copies = sum(
+                self._owner[call.key] != (session.name, conversation.name)
+                for conversation in session.conversations.values()
+                for call in conversation.calls
+            )
+            self._counts["calls_copied"] += copies
+            if copies:
+                message = f"{copies} calls stand in another conversation too and are counted once"
+                where = Where(file=session.file, ids=(session.name,))
+                self._findings.add(finding("calls-copied", message, where=where, found=copies))
 
-    def count(self, log: FileLog) -> None:
+    def count(self, logs: Sequence[FileLog]) -> None:
+        """Add up what the files count; a launch or a compaction that several files tell of is one."""
+        for log in logs:
+            self._count(log)
+        self._counts["async_launched"] = len(set().union(*(log.background for log in logs)))
+        self._counts["compactions"] = len(set().union(*(log.compactions for log in logs)))
+
+    def _count(self, log: FileLog) -> None:
         """Add up what one file counts, and tell what its user should know."""
         counts = self._counts
-        counts["async_launched"] += log.background
-        counts["compactions"] += log.compactions
         counts["synthetic_records"] += log.synthetic
         counts["records_repeated"] += log.duplicates
         counts["clock_went_back"] += log.went_back
@@ -260,24 +327,30 @@ class _Lowering:
                 where = Where(file=session.file, ids=(session.name,))
                 self._findings.add(finding("session-empty", "no call of this session counts here", where=where))
         facts["input_kind"] = "agentic"
+        facts["recorded_cached_tokens"] = self._cached_tokens
         corpus.tell(facts, "claude_counts", self._counts)
         if not corpus.holds_calls("no file has an LLM call", self._where, self._findings):
             return None
         if too_many_blocks(self._ids.used, self._where, self._findings):
             return None
+        tell_cut(self._ids, self._where, self._findings)
         return corpus.finish(source, facts, self._ids.used)
 
     def _make_turns(self, session: _Session) -> None:
         """Make turns of the session's own calls; those that another session owns only lend their prompts."""
         for conversation in session.ordered:
             chain = PrefixChain(self._ids, self._block_size)
+            answers = deque(_answers(session, conversation))
+            last: RecordedCall | None = None
             for call in conversation.calls:
+                while answers and answers[0].at_ns <= call.start_ns:
+                    last = self._restore(session, conversation, chain, answers.popleft(), last)
                 if call.reset:
                     chain.reset()
-                if self._owner[call.key] != session.name:
-                    lent = self._prompts.get(call.key)
-                    if lent is not None:
-                        chain.resume(*lent)
+                if self._owner[call.key] != (session.name, conversation.name):
+                    # Its owner came earlier, but for sessions that copied each other.
+                    if call.key in self._prompts:
+                        chain.resume(*self._prompts[call.key])
                     continue
                 turn = self._turn(session, conversation, call)
                 turn.runs = chain.extend(call.input_length, call.cached)
@@ -285,9 +358,9 @@ class _Lowering:
                 self._prompts[call.key] = (turn.runs, call.input_length)
                 conversation.place[call.key] = len(conversation.turns)
                 conversation.turns[call.key] = turn
-            result = self._result_of(session, conversation)
-            if result is not None:
-                self._restore(session, conversation, chain, result)
+                last = call
+            for answer in answers:
+                last = self._restore(session, conversation, chain, answer, last)
 
     def _turn(self, session: _Session, conversation: _Conversation, call: RecordedCall) -> Turn:
         estimated = []
@@ -300,6 +373,9 @@ class _Lowering:
         self._counts["llm_calls" if conversation.name == MAIN else "agent_calls"] += 1
         scope = "main" if conversation.name == MAIN else "agent"
         self._counts[f"{scope}_output_tokens_recorded"] += call.output_length
+        self._counts[f"{scope}_cache_read_tokens_recorded"] += call.cached
+        self._cached_tokens += call.cached
+        self._counts[f"{scope}_cache_creation_tokens_recorded"] += call.created
         return Turn(
             request_id=f"{session.name}:{conversation.name}:{len(conversation.turns)}",
             label=call.key,
@@ -314,38 +390,50 @@ class _Lowering:
             estimated=tuple(estimated),
         )
 
-    def _result_of(self, session: _Session, conversation: _Conversation) -> AgentResult | None:
-        """Return what a blocking agent answered, if it is the last activity recorded of the agent."""
-        results = session.results_of.get(conversation.agent, []) if conversation.agent else []
-        return next((result for result in reversed(results) if not result.background), None)
+    def _restore(
+        self,
+        session: _Session,
+        conversation: _Conversation,
+        chain: PrefixChain,
+        result: AgentResult,
+        last: RecordedCall | None,
+    ) -> RecordedCall | None:
+        """Add the call that answered, and called no tool, where only the agent's result tells of it.
 
-    def _restore(self, session: _Session, conversation: _Conversation, chain: PrefixChain, result: AgentResult) -> None:
-        """Add the agent's last call where only its result tells of it: the one that answered, and called no tool."""
-        last = conversation.calls[-1]
+        Parameters
+        ----------
+        last : RecordedCall, optional
+            The agent's latest call before the result.
+
+        Returns
+        -------
+        RecordedCall or None
+            `last`; None when its answer was added.
+        """
         usage = result.usage
-        if not last.calls_tool or usage is None or usage.prompt == 0 or last.key not in conversation.turns:
-            return
-        if result.at_ns < last.end_ns:
-            return
-        start_ns = min(max(conversation.input_ns, last.end_ns), result.at_ns)
-        number = len(conversation.turns)
+        if last is None or not last.calls_tool or usage is None or usage.prompt == 0 or result.at_ns < last.end_ns:
+            return last
+        # An agent's own file does not tell what had come in by then; but behind its last call, all of it had.
+        input_ns = max(result.input_ns, conversation.input_ns if last is conversation.calls[-1] else -1)
         turn = Turn(
-            request_id=f"{session.name}:{conversation.name}:{number}",
+            request_id=f"{session.name}:{conversation.name}:{len(conversation.turns)}",
             label=f"{result.tool_use} toolUseResult.usage",
             session=f"{session.name}:{conversation.name}",
             model=last.model,
             input_length=usage.prompt,
             output_length=usage.output_tokens or 0,
-            start_ns=start_ns,
+            start_ns=min(max(input_ns, last.end_ns), result.at_ns),
             end_ns=result.at_ns,
-            file=session.file,
+            file=result.file,
             line=result.line,
             runs=chain.extend(usage.prompt, usage.cache_read_input_tokens or 0),
             private=1 if usage.prompt % self._block_size else 0,
             estimated=("request",),
         )
         conversation.turns[turn.label] = turn
+        self._cached_tokens += usage.cache_read_input_tokens or 0
         self._counts["calls_restored"] += 1
+        return None
 
     def _link(self, session: _Session) -> list[Turn]:
         """Make the edges of one session; return its turns in document order."""
@@ -369,6 +457,12 @@ class _Lowering:
             if hit:
                 where = Where(file=hit[0].file, line=hit[0].line, ids=(session.name,))
                 self._findings.add(finding(code, message.format(len(hit)), where=where, found=len(hit)))
+
+
+def _answers(session: _Session, conversation: _Conversation) -> list[AgentResult]:
+    """Return what a blocking agent answered, in time order."""
+    results = session.results_of.get(conversation.agent, ()) if conversation.agent else ()
+    return [result for result in results if not result.background]
 
 
 class _Links:
@@ -481,24 +575,35 @@ class _Links:
                 end = next((at for at in range(begin, len(turns)) if turns[at].start_ns >= until_ns), len(turns))
             if begin < end:
                 self._counts["overlaps_floored"] += spawn(parent.turns[call.key], turns[begin])
-                self._join(parent, call, use, child, turns[end - 1], result)
+                self._join(parent, call, use, child, range(begin, end))
             begin = end
 
-    def _join(
-        self,
-        parent: _Conversation,
-        call: RecordedCall,
-        use: str,
-        child: _Conversation,
-        last: Turn,
-        result: AgentResult | None,
-    ) -> None:
-        """Let the call that was first to see the agent's answer wait for it."""
+    def _join(self, parent: _Conversation, call: RecordedCall, use: str, child: _Conversation, run: range) -> None:
+        """Let the calls that were first to see the agent's answers wait for them.
+
+        A blocking agent answers once. One in the background that was sent more is told of each time it is done; an
+        answer is of the calls that had begun by then.
+        """
+        result = self._session.results.get(use)
         background = result is not None and result.background
         at = parent.place[call.key]
-        names = (child.agent, use) if background else (use,)
-        later = [seer for name in names for seer in self._seers.get((parent.name, name, background), ()) if seer > at]
-        if later:
-            target = parent.listed[min(later)]
-            self._counts["overlaps_floored"] += after(last, target, Relation.JOIN)
-            self._counts["joins"] += 1
+        seers: list[int] = []
+        for name in (child.agent, use) if background else (use,):
+            known = self._seers.get((parent.name, name, background), [])
+            seers += known[bisect_right(known, at) :]
+        seers = sorted(set(seers)) if background else seers[:1]
+        joined = run.start - 1
+        for seer in seers:
+            target = parent.listed[seer]
+            last = joined if background else run.start
+            while last + 1 < run.stop and _begun_by(child.listed[last + 1], target):
+                last += 1
+            if last > joined:
+                self._counts["overlaps_floored"] += after(child.listed[last], target, Relation.JOIN)
+                self._counts["joins"] += 1
+                joined = last
+
+
+def _begun_by(turn: Turn, target: Turn) -> bool:
+    """Tell whether what `target` answers may hold what `turn` said: it had begun, or was over at once."""
+    return turn.start_ns < target.start_ns or turn.end_ns <= target.start_ns

@@ -28,7 +28,7 @@ TYPES: Final = frozenset({"assistant", "user", "progress", "attachment", "system
 AGENT_TOOLS: Final = frozenset({"Task", "Agent"})
 # From this version on output_tokens is the final count; before it, what the stream said first.
 RELIABLE_OUTPUT_SINCE: Final = (2, 1, 78)
-_META_NAME = re.compile(r"agent-(.+)\.meta\.json$")
+_META_NAME = re.compile(r"agent-(.+)\.meta\.json(?:\.gz|\.zst)?$")
 _AGENT_NAME = re.compile(r"agent-(.+?)\.jsonl(?:\.gz|\.zst)?$")
 _TASK_ID = re.compile(rb"<task[-_]id>([^<\\\"]{1,200})</task[-_]id>")
 _ABSENT: Final = msgspec.Raw(b"")
@@ -106,6 +106,10 @@ class _Result(msgspec.Struct):
     task: _Task | None = None
 
 
+class _Agent(msgspec.Struct):
+    agentId: str
+
+
 class _Progress(msgspec.Struct):
     type: str = ""
     agentId: str | None = None
@@ -115,9 +119,11 @@ class _Progress(msgspec.Struct):
 _RECORD = msgspec.json.Decoder(_Record)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _BLOCKS = msgspec.json.Decoder(list[_Block])
+_TEXT = msgspec.json.Decoder(str | None)
 _USER = msgspec.json.Decoder(_UserMessage)
 _USER_BLOCKS = msgspec.json.Decoder(list[_UserBlock])
 _RESULT = msgspec.json.Decoder(_Result)
+_AGENT = msgspec.json.Decoder(_Agent)
 _PROGRESS = msgspec.json.Decoder(_Progress)
 
 
@@ -131,8 +137,9 @@ class RecordedCall:
         ``message.id``, else ``requestId``, else ``uuid``.
     start_ns, end_ns : int
         When the latest input before it arrived, and when its last record was written.
-    input_length, cached, output_length, characters : int
-        `characters` of its content; what counts where `output_length` is unreliable.
+    input_length, cached, created, output_length, characters : int
+        Of the input, `cached` tokens were read from the provider's cache and `created` written to it; `characters` of
+        the content are what counts where `output_length` is unreliable.
     unreliable_output : bool
     answers : bool
         An input stands before it, so `start_ns` is recorded.
@@ -156,6 +163,7 @@ class RecordedCall:
     end_ns: int
     input_length: int
     cached: int
+    created: int
     output_length: int
     unreliable_output: bool
     answers: bool
@@ -199,21 +207,23 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """The result of a tool use that ran an agent."""
+    """The result of a tool use that ran an agent; `input_ns` is the agent's latest input by then, -1 for none known."""
 
     tool_use: str
     agent: str
     background: bool
     usage: Usage | None
     at_ns: int
+    input_ns: int
+    file: str
     line: int
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What stands beside an agent's file: the tool use that spawned it. An empty session is not known."""
+    """What stands beside an agent's file: the tool use that spawned it."""
 
-    session: str
+    folder: str
     agent: str
     tool_use: str
     file: str
@@ -225,25 +235,32 @@ class FileLog:
 
     Attributes
     ----------
+    folder : str
+        That the file is in.
     session : str
         Whose file it is.
+    agent : str
+        That the file's name speaks of; empty for none.
     scopes : dict of Scope
         By name: ``main``, ``agent:<id>``, or ``sidechain:<uuid>`` for an agent that the records do not name.
     results : list of AgentResult
     progress_links : dict
         Tool use by agent, as progress records tell it.
-    background, compactions, synthetic, duplicates, went_back, without_usage : int
-        Launches into the background, compactions, records of no real call, records told before, clocks that went back,
-        and calls without token counts.
+    background, compactions : set of str
+        Launches into the background, and compactions, by the ids of their records.
+    synthetic, duplicates, went_back, without_usage : int
+        Records of no real call, records told before, clocks that went back, and calls without token counts.
     """
 
     file: str
+    folder: str = ""
     session: str = ""
+    agent: str = ""
     scopes: dict[str, Scope] = field(default_factory=dict)
     results: list[AgentResult] = field(default_factory=list)
     progress_links: dict[str, str] = field(default_factory=dict)
-    background: int = 0
-    compactions: int = 0
+    background: set[str] = field(default_factory=set)
+    compactions: set[str] = field(default_factory=set)
     synthetic: int = 0
     duplicates: int = 0
     went_back: int = 0
@@ -271,7 +288,8 @@ class _FileReader:
         self._findings = findings
         self._log = log
         self._metas = metas
-        self._named_agent = _agent_named(reading.file.path.name)
+        log.folder = str(reading.file.path.parent)
+        log.agent = self._named_agent = _agent_named(reading.file.path.name)
         self._seen: set[str] = set()
         self._sidechains: dict[str, str] = {}
         self._versions: dict[str | None, bool] = {}
@@ -327,12 +345,10 @@ class _FileReader:
             self._dispatch(record, self._scope_name(record), where, "")
 
     def _meta(self, record: _Record, where: Where) -> None:
-        path = self._reading.file.path
-        match = _META_NAME.search(path.name)
-        if match is None or not record.toolUseId:
-            return
-        session = path.parent.parent.name if path.parent.name == "subagents" else ""
-        self._metas.append(Meta(session, match.group(1), record.toolUseId, where.file))
+        match = _META_NAME.search(self._reading.file.path.name)
+        # Some versions do not write the tool use; the agent's other links hold then.
+        if match is not None and record.toolUseId:
+            self._metas.append(Meta(self._log.folder, match.group(1), record.toolUseId, where.file))
 
     def _scope_name(self, record: _Record) -> str:
         if not record.isSidechain:
@@ -366,6 +382,10 @@ class _FileReader:
         progress = decoded(_PROGRESS, record.data, where, self._findings, "data") if record.data else None
         if progress is None or progress.type != "agent_progress" or not progress.agentId:
             return
+        if not progress.message:
+            problem = Problem("field-missing", "data.message", "`message` is missing", "nothing", "an object")
+            report(self._findings, [problem], where)
+            return
         inner = decoded(_RECORD, progress.message, where, self._findings, "data.message")
         if inner is None:
             return
@@ -396,7 +416,7 @@ class _FileReader:
             self._user(record, scope, at_ns, where, prefix)
         else:
             scope.reset = True
-            self._log.compactions += 1
+            self._log.compactions.add(_identity(record, where))
 
     def _user(self, record: _Record, scope: Scope, at_ns: int, where: Where, prefix: str) -> None:
         scope.input_ns = max(scope.input_ns, at_ns)
@@ -418,23 +438,39 @@ class _FileReader:
         if b"<task-" in content and not results:
             scope.notices += _task_ids(content)
         if result[:1] == b"{" and (b'"agentId"' in result or b'"async_launched"' in result or b'"task"' in result):
-            self._result(result, results, scope, at_ns, where)
+            self._result(result, results, scope, at_ns, where, _identity(record, where), prefix)
 
-    def _result(self, data: bytes, uses: list[str], scope: Scope, at_ns: int, where: Where) -> None:
-        # Results of other tools may have fields of these names with other types: they are not ours to judge.
+    def _result(
+        self, data: bytes, uses: list[str], scope: Scope, at_ns: int, where: Where, identity: str, prefix: str
+    ) -> None:
         try:
             result = _RESULT.decode(data)
         except DecodeErrors:
+            # Results of other tools may have fields of these names with other types: they are not ours to judge.
+            if _names_agent(data) and uses:
+                decoded(_RESULT, data, where, self._findings, f"{prefix}.toolUseResult".lstrip("."))
             return
         if result.task is not None:
             if result.task.status == "completed" and result.task.task_id:
                 scope.notices.append(result.task.task_id)
             return
         background = bool(result.isAsync) or result.status == "async_launched"
-        self._log.background += background
+        if background:
+            self._log.background.add(identity)
         if result.agentId and uses:
-            entry = AgentResult(uses[0], result.agentId, background, result.usage, at_ns, where.line)
-            self._log.results.append(entry)
+            agent = self._log.scopes.get(f"agent:{result.agentId}")
+            self._log.results.append(
+                AgentResult(
+                    tool_use=uses[0],
+                    agent=result.agentId,
+                    background=background,
+                    usage=result.usage,
+                    at_ns=at_ns,
+                    input_ns=-1 if agent is None else agent.input_ns,
+                    file=where.file,
+                    line=where.line,
+                )
+            )
 
     def _assistant(self, record: _Record, scope: Scope, at_ns: int, where: Where, prefix: str) -> None:
         place = f"{prefix}.message".lstrip(".")
@@ -461,15 +497,17 @@ class _FileReader:
         if not self._in_bounds(usage, where, place):
             return
         known = scope.calls.get(key)
-        if known is not None and known is not scope.last:
+        call = known or self._begin(key, record, message, usage, scope, at_ns, where)
+        call.output_length = max(call.output_length, usage.output_tokens or 0)
+        characters = self._content(call, message.content, where, f"{place}.content")
+        if call is not scope.last:
+            # A copy of a record that is not the latest call's: it says nothing new of when and how much.
             self._log.duplicates += 1
             return
-        call = known or self._begin(key, record, message, usage, scope, at_ns, where)
-        if known is not None and at_ns < known.end_ns:
+        if at_ns < call.end_ns and known is not None:
             self._went_back(where)
         call.end_ns = max(call.end_ns, at_ns)
-        call.output_length = max(call.output_length, usage.output_tokens or 0)
-        self._content(call, message.content, where, f"{place}.content")
+        call.characters += characters
 
     def _in_bounds(self, usage: Usage, where: Where, place: str) -> bool:
         problems = []
@@ -507,6 +545,7 @@ class _FileReader:
             end_ns=max(at_ns, earliest_ns),
             input_length=usage.prompt,
             cached=usage.cache_read_input_tokens or 0,
+            created=usage.cache_creation_input_tokens or 0,
             output_length=0,
             unreliable_output=self._unreliable(record.version),
             answers=answers,
@@ -519,19 +558,21 @@ class _FileReader:
         scope.calls[key] = scope.last = call
         return call
 
-    def _content(self, call: RecordedCall, content: msgspec.Raw, where: Where, place: str) -> None:
-        call.calls_tool = False
+    def _content(self, call: RecordedCall, content: msgspec.Raw, where: Where, place: str) -> int:
+        """Note what a call asks for; return the characters of this part of it."""
         if bytes(content)[:1] != b"[":
-            call.characters += max(len(bytes(content)) - 2, 0)
-            return
+            text = decoded(_TEXT, content, where, self._findings, place)
+            return len(text or "")
         blocks = decoded(_BLOCKS, content, where, self._findings, place)
+        characters = 0
         for block in blocks or ():
-            call.characters += len(block.text or "") + len(block.thinking or "")
+            characters += len(block.text or "") + len(block.thinking or "")
             if block.type == "tool_use":
-                call.characters += len(bytes(block.input).decode("utf-8", "replace"))
+                characters += _compact_length(block.input) if call.unreliable_output else 0
                 call.calls_tool = True
                 if block.name in AGENT_TOOLS and block.id:
                     call.uses.append(block.id)
+        return characters
 
     def _unreliable(self, version: str | None) -> bool:
         known = self._versions.get(version)
@@ -543,6 +584,28 @@ class _FileReader:
     def _went_back(self, where: Where) -> None:
         self._log.went_back += 1
         self._log.went_back_line = self._log.went_back_line or where.line
+
+
+def _identity(record: _Record, where: Where) -> str:
+    """Return what names a record in every file that has a copy of it."""
+    return record.uuid or f"{where.file}:{where.line}"
+
+
+def _names_agent(result: bytes) -> bool:
+    try:
+        _AGENT.decode(result)
+    except DecodeErrors:
+        return False
+    return True
+
+
+def _compact_length(value: msgspec.Raw) -> int:
+    """Return the characters of a JSON value, however its recorder spaced and escaped it."""
+    try:
+        return len(msgspec.json.encode(msgspec.json.decode(value)).decode()) if value else 0
+    except DecodeErrors:
+        # Numbers that only JSON can hold.
+        return len(bytes(value).decode("utf-8", "replace"))
 
 
 def _task_ids(text: bytes | msgspec.Raw) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph, Relation, Source
 
-from playproof_lowering.chains import BlockIds, PrefixChain, too_many_blocks
+from playproof_lowering.chains import BlockIds, PrefixChain, tell_cut, too_many_blocks
 from playproof_lowering.codex_records import RolloutLog, read_rollout
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import SourceFile, read_through
@@ -20,6 +21,15 @@ from playproof_lowering.turns import Corpus, Turn, after, circular, clock_went_b
 __all__ = ["DEFAULT_BLOCK_SIZE", "read_codex"]
 
 DEFAULT_BLOCK_SIZE: Final = 64
+COUNTED: Final = (
+    "spawn_calls",
+    "wait_calls",
+    "duplicates",
+    "empty_counts",
+    "restarts",
+    "compactions",
+    "replayed_lines",
+)
 
 
 def read_codex(
@@ -69,13 +79,20 @@ def read_codex(
 
 
 def _count(log: RolloutLog, counts: Counter[str], findings: Findings) -> None:
-    for name in ("spawn_calls", "wait_calls", "duplicates", "empty_counts", "restarts", "compactions"):
+    for name in COUNTED:
         counts[name] += getattr(log, name)
-    counts["replayed_lines"] += log.replayed_lines
+    counts["calls_without_usage"] += log.without_usage
+    for call in log.calls:
+        counts["cached_tokens_recorded"] += call.cached
+        counts["reasoning_tokens_recorded"] += call.reasoning
     counts["spawns_failed"] += log.spawn_calls - len(log.spawned)
     counts["clock_went_back"] += log.went_back
     if log.went_back:
         findings.add(clock_went_back(log.file, log.went_back_line, log.went_back))
+    if log.without_usage:
+        message = f"{log.without_usage} token counts grew by a call without a prompt, which is left out"
+        where = Where(file=log.file, line=log.without_usage_line)
+        findings.add(finding("call-without-usage", message, where=where, found=log.without_usage))
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +108,51 @@ class _Thread:
     def order(self) -> tuple[int, str]:
         calls = self.log.calls
         return calls[0].start_ns if calls else -1, self.log.thread
+
+
+def _unnamed(parent: _Thread, seen: Mapping[str, Sequence[int]]) -> list[tuple[str, int]]:
+    """Return the children that notifications without a text are of, and the first call that saw each.
+
+    A child is notified once, when it first answers. So such a notification is of the child whose first answer was due,
+    where it was due of one only; a child whose rollout is not here may have answered at any time.
+
+    Parameters
+    ----------
+    seen : mapping of str to sequence of int
+        By child, the calls that saw a result of it as other records tell.
+
+    Notes
+    -----
+    Children × log(children), plus notifications.
+    """
+    log = parent.log
+    answered_ns = {
+        child.log.thread: child.log.answered_ns
+        for child in parent.children
+        if child.turns and child.log.answered_ns >= 0
+    }
+    spawned = deque(log.spawned.items())
+    first_seen = deque(sorted((seers[0], name) for name, seers in seen.items()))
+    working: list[tuple[int, str]] = []
+    due: set[str] = set()
+    known: set[str] = set()
+    found = []
+    for seer, at_ns in log.unnamed:
+        if seer >= len(parent.turns):
+            break
+        while spawned and spawned[0][1] < seer:
+            name = spawned.popleft()[0]
+            heapq.heappush(working, (answered_ns.get(name, -1), name))
+        while first_seen and first_seen[0][0] <= seer:
+            known.add(first_seen[0][1])
+            due.discard(first_seen.popleft()[1])
+        while working and working[0][0] <= at_ns:
+            name = heapq.heappop(working)[1]
+            if name not in known:
+                due.add(name)
+        if len(due) == 1 and not due.isdisjoint(answered_ns):
+            found.append((due.pop(), seer))
+    return found
 
 
 class _Lowering:
@@ -141,11 +203,13 @@ class _Lowering:
             if turns:
                 corpus.play(root.log.thread, turns)
         facts["input_kind"] = "agentic"
+        facts["recorded_cached_tokens"] = self._counts["cached_tokens_recorded"]
         corpus.tell(facts, "codex_counts", self._counts)
         if not corpus.holds_calls("no file has an LLM call", self._where, self._findings):
             return None
         if too_many_blocks(self._ids.used, self._where, self._findings):
             return None
+        tell_cut(self._ids, self._where, self._findings)
         return corpus.finish(source, facts, self._ids.used)
 
     def _play(self, root: _Thread) -> list[Turn]:
@@ -163,13 +227,37 @@ class _Lowering:
         waiting = [root]
         while waiting:
             thread = waiting.pop()
-            seen: dict[str, list[int]] = {}
-            for name, seer in thread.log.seen:
-                seen.setdefault(thread.log.paths.get(name, name), []).append(seer)
+            seen = self._seen(thread)
             for child in thread.children:
                 self._tie(thread, child, seen.get(child.log.thread, []))
             waiting += thread.children
+            self._tell_unrecorded(thread)
         return turns
+
+    def _seen(self, parent: _Thread) -> dict[str, list[int]]:
+        """Return, by child, the numbers of the parent's calls that were the first to see a result of it."""
+        log = parent.log
+        seen: dict[str, list[int]] = {}
+        for name, seer in log.seen:
+            seen.setdefault(log.paths.get(name, name), []).append(seer)
+        inferred = _unnamed(parent, seen)
+        for name, seer in inferred:
+            seen.setdefault(name, []).insert(0, seer)
+        if inferred:
+            self._counts["answers_inferred"] += len(inferred)
+            message = f"notifications without a text, each of the agent whose answer was due: {len(inferred)}"
+            where = Where(file=log.file, line=parent.turns[inferred[0][1]].line, ids=(log.thread, inferred[0][0]))
+            self._findings.add(finding("answer-inferred", message, where=where, found=len(inferred)))
+        return seen
+
+    def _tell_unrecorded(self, thread: _Thread) -> None:
+        """Tell how many of the agents that a thread spawned have no calls in the corpus."""
+        absent = [name for name in thread.log.spawned if name not in self._threads]
+        if absent:
+            self._counts["agents_unrecorded"] += len(absent)
+            message = f"no calls in the corpus are tied to {len(absent)} of the agents spawned"
+            where = Where(file=thread.log.file, ids=(thread.log.thread,))
+            self._findings.add(finding("agent-unrecorded", message, where=where, found=len(absent)))
 
     def _make_turns(self, root: _Thread, thread: _Thread) -> None:
         log = thread.log
@@ -215,7 +303,9 @@ class _Lowering:
         spawner = self._spawner(child)
         if spawner is None:
             self._counts["agents_unlinked"] += 1
-            message = "its parent's rollout does not say which call spawned it"
+            stated = child.log.thread in parent.log.spawned
+            message = "the call that spawned it was broken off and has no token count"
+            message = message if stated else "its parent's rollout does not say which call spawned it"
             where = Where(file=child.log.file, line=child.turns[0].line, ids=(parent.log.thread, child.log.thread))
             self._findings.add(finding("agent-unlinked", message, where=where, found=child.log.thread))
             return

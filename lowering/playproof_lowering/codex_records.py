@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,8 +25,18 @@ _ABSENT: Final = msgspec.Raw(b"")
 LINES: Final = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
 ITEMS: Final = frozenset({"message", "reasoning", "function_call", "function_call_output", "agent_message"})
 EVENTS: Final = frozenset(
-    {"token_count", "task_started", "collab_agent_spawn_end", "sub_agent_activity", "collab_waiting_end"}
+    {
+        "token_count",
+        "task_started",
+        "task_complete",
+        "collab_agent_spawn_end",
+        "sub_agent_activity",
+        "collab_waiting_end",
+        "collab_close_end",
+    }
 )
+# Tools whose calls or outputs say something about agents.
+AGENT_TOOLS: Final = frozenset({"spawn_agent", "wait_agent", "list_agents"})
 
 
 class _Line(msgspec.Struct):
@@ -71,6 +82,7 @@ class _Usage(msgspec.Struct, gc=False):
     input_tokens: int = 0
     cached_input_tokens: int = 0
     output_tokens: int = 0
+    reasoning_output_tokens: int = 0
 
 
 class _Info(msgspec.Struct):
@@ -85,14 +97,22 @@ class _Event(msgspec.Struct):
     call_id: str | None = None
     new_thread_id: str | None = None
     statuses: dict[str, msgspec.Raw] | None = None
+    receiver_thread_id: str | None = None
+    status: msgspec.Raw = _ABSENT
     event_id: str | None = None
     agent_thread_id: str | None = None
     agent_path: str | None = None
     kind: str | None = None
 
 
-class _WaitOutput(msgspec.Struct):
+class _Listed(msgspec.Struct):
+    agent_name: str
+    agent_status: msgspec.Raw
+
+
+class _AgentsOutput(msgspec.Struct):
     status: dict[str, msgspec.Raw] = {}
+    agents: list[_Listed] = []
 
 
 _LINE = msgspec.json.Decoder(_Line)
@@ -102,7 +122,7 @@ _SUBAGENT = msgspec.json.Decoder(_Subagent)
 _CONTEXT = msgspec.json.Decoder(_TurnContext)
 _ITEM = msgspec.json.Decoder(_Item)
 _EVENT = msgspec.json.Decoder(_Event)
-_WAIT = msgspec.json.Decoder(_WaitOutput)
+_AGENTS = msgspec.json.Decoder(_AgentsOutput)
 
 
 @dataclass(slots=True, eq=False)
@@ -113,8 +133,8 @@ class RolloutCall:
     ----------
     start_ns, end_ns : int
         When the latest input before its first output arrived, and when its tokens were counted.
-    input_length, cached, output_length : int
-        Tokens.
+    input_length, cached, output_length, reasoning : int
+        Tokens; `cached` are part of the input, `reasoning` of the output.
     answers : bool
         An input stands before it, so `start_ns` is recorded.
     reset : bool
@@ -128,6 +148,7 @@ class RolloutCall:
     input_length: int
     cached: int
     output_length: int
+    reasoning: int
     answers: bool
     reset: bool
 
@@ -147,10 +168,15 @@ class RolloutLog:
         By thread, the number of the call that spawned it.
     seen : list of (str, int)
         Threads or agent paths of which a result arrived, and the number of the first call that saw it.
+    answered_ns : int
+        When it first answered whoever started it, -1 for never.
+    unnamed : list of (int, int)
+        Notifications whose text has been taken out: the number of the first call that saw one, and when it arrived.
     paths : dict
         Thread by agent path.
-    spawn_calls, wait_calls, duplicates, empty_counts, restarts, compactions, went_back : int
-        Tool calls, repeated and empty token counts, counters that started anew, compactions, clocks that went back.
+    spawn_calls, wait_calls, duplicates, empty_counts, restarts, compactions, went_back, without_usage : int
+        Tool calls, repeated and empty token counts, counters that started anew, compactions, clocks that went back, and
+        counts that grew by a call without a prompt.
     replayed_lines : int
         Lines of the parent's history.
     """
@@ -162,6 +188,8 @@ class RolloutLog:
     calls: list[RolloutCall] = field(default_factory=list)
     spawned: dict[str, int] = field(default_factory=dict)
     seen: list[tuple[str, int]] = field(default_factory=list)
+    answered_ns: int = -1
+    unnamed: list[tuple[int, int]] = field(default_factory=list)
     paths: dict[str, str] = field(default_factory=dict)
     spawn_calls: int = 0
     wait_calls: int = 0
@@ -171,7 +199,16 @@ class RolloutLog:
     compactions: int = 0
     went_back: int = 0
     went_back_line: int = 0
+    without_usage: int = 0
+    without_usage_line: int = 0
     replayed_lines: int = 0
+
+    def forget(self) -> None:
+        """Drop what is another thread's."""
+        for held in (self.calls, self.spawned, self.seen, self.unnamed, self.paths):
+            held.clear()
+        self.spawn_calls = self.wait_calls = self.compactions = 0
+        self.answered_ns = -1
 
 
 def read_rollout(reading: Reading, findings: Findings, log: RolloutLog) -> None:
@@ -204,6 +241,8 @@ class _RolloutReader:
         self._answering = False
         self._reset = False
         self._uses: dict[str, tuple[str, int]] = {}
+        # The latest message of the user's role that says nothing of itself: its line, who sees it, when it arrived.
+        self._unmarked = (0, 0, 0)
 
     def read(self) -> None:
         log = self._log
@@ -249,7 +288,7 @@ class _RolloutReader:
         elif not self._replaying:
             item = decoded(_ITEM, line.payload, where, self._findings, "payload", ITEMS)
             if item is not None:
-                self._item(item, at_ns)
+                self._item(item, at_ns, where)
 
     def _session_meta(self, line: _Line, where: Where) -> None:
         """The first one with the file's own id is canonical; one with another id begins a copied history."""
@@ -265,9 +304,11 @@ class _RolloutReader:
         if log.thread and meta.id != self._named:
             return
         # What stood before the file's own head was another thread's.
-        log.calls.clear()
-        log.spawned.clear()
-        log.seen.clear()
+        log.forget()
+        self._uses.clear()
+        self._input_ns = self._later_ns = -1
+        self._answering = self._reset = False
+        self._unmarked = (0, 0, 0)
         self._canonical = meta.id == self._named or not self._named
         log.thread = meta.id
         log.parent = meta.parent_thread_id or _spawned_by(meta.source) or ""
@@ -279,11 +320,14 @@ class _RolloutReader:
         if event.type == "token_count":
             self._token_count(event, at_ns, where)
         elif event.type == "task_started":
+            # Both are UUIDs of version 7, whose order is that of their making.
             if self._replaying and event.turn_id is not None and event.turn_id >= log.thread:
                 self._replaying = False
                 log.replayed_lines = where.line - 1
         elif self._replaying:
             return
+        elif event.type == "task_complete":
+            log.answered_ns = log.answered_ns if log.answered_ns >= 0 else at_ns
         elif event.type == "collab_agent_spawn_end":
             if event.new_thread_id and event.call_id in self._uses:
                 log.spawned.setdefault(event.new_thread_id, self._uses[event.call_id][1])
@@ -293,24 +337,27 @@ class _RolloutReader:
             if event.kind == "started" and event.agent_thread_id and event.event_id in self._uses:
                 log.spawned.setdefault(event.agent_thread_id, self._uses[event.event_id][1])
         elif event.type == "collab_waiting_end":
-            self._results(event.statuses or {})
+            for thread, status in (event.statuses or {}).items():
+                self._result(thread, status)
+        elif event.type == "collab_close_end" and event.receiver_thread_id:
+            self._result(event.receiver_thread_id, event.status)
 
-    def _results(self, statuses: dict[str, msgspec.Raw]) -> None:
-        for thread, status in statuses.items():
-            if bytes(status).lstrip()[:1] == b"{":
-                self._log.seen.append((thread, self._seer))
+    def _result(self, name: str, status: msgspec.Raw) -> None:
+        """Note that the status of an agent arrived; one that is over has its answer or its error within."""
+        if bytes(status).lstrip()[:1] == b"{":
+            self._log.seen.append((name, self._seer))
 
     @property
     def _seer(self) -> int:
         """The number of the first call that sees what arrives now."""
         return len(self._log.calls) + (1 if self._answering else 0)
 
-    def _item(self, item: _Item, at_ns: int) -> None:
+    def _item(self, item: _Item, at_ns: int, where: Where) -> None:
         log = self._log
         said = item.type == "message" and item.role == "assistant"
         if said or item.type == "reasoning" or item.type.endswith("_call"):
             self._answering = True
-            if item.type == "function_call" and item.call_id and item.name in ("spawn_agent", "wait_agent"):
+            if item.type == "function_call" and item.call_id and item.name in AGENT_TOOLS:
                 self._uses[item.call_id] = (item.name, len(log.calls))
                 log.spawn_calls += item.name == "spawn_agent"
                 log.wait_calls += item.name == "wait_agent"
@@ -324,22 +371,32 @@ class _RolloutReader:
         if item.type == "agent_message" and item.author:
             log.seen.append((item.author, self._seer))
         elif item.type == "function_call_output":
-            self._wait_output(item)
-        elif item.role == "user" and b"subagent_notification" in bytes(item.content):
-            for match in _NOTIFIED.findall(bytes(item.content)):
-                log.seen.append((match.decode("utf-8", "replace"), self._seer))
+            self._agents_output(item)
+        elif item.role == "user":
+            self._user(bytes(item.content), at_ns, where)
 
-    def _wait_output(self, item: _Item) -> None:
-        """What a wait returned, where no event says it."""
-        if self._uses.get(item.call_id or "", ("", 0))[0] != "wait_agent":
+    def _user(self, content: bytes, at_ns: int, where: Where) -> None:
+        """A message of the user, or one that the harness puts in: with an agent's answer, among others."""
+        if b"subagent_notification" in content:
+            for match in _NOTIFIED.findall(content):
+                self._log.seen.append((match.decode("utf-8", "replace"), self._seer))
+        elif b"<" not in content:
+            # All that the harness puts in is marked up; where it is not, the text may have been taken out.
+            self._unmarked = where.line, self._seer, at_ns
+
+    def _agents_output(self, item: _Item) -> None:
+        """What a wait returned, where no event says it, or a list of agents."""
+        if self._uses.get(item.call_id or "", ("", 0))[0] not in ("wait_agent", "list_agents"):
             return
         try:
-            text = msgspec.json.decode(item.output, type=str)
-            statuses = _WAIT.decode(text).status
+            output = _AGENTS.decode(msgspec.json.decode(item.output, type=str))
         except DecodeErrors:
             # Prose, as an interrupted wait returns.
             return
-        self._results(statuses)
+        for thread, status in output.status.items():
+            self._result(thread, status)
+        for agent in output.agents:
+            self._result(agent.agent_name, agent.agent_status)
 
     def _token_count(self, event: _Event, at_ns: int, where: Where) -> None:
         log = self._log
@@ -356,6 +413,10 @@ class _RolloutReader:
         before = self._total
         if counted == before:
             log.duplicates += 1
+            line, seer, arrived_ns = self._unmarked
+            if line and line == where.line - 1:
+                # Behind what the harness puts in, the totals are told again; a user's own message has an event there.
+                log.unnamed.append((seer, arrived_ns))
             return
         self._total = counted
         if self._replaying:
@@ -366,8 +427,15 @@ class _RolloutReader:
         if last is None:
             base = (0, 0, 0) if before is None or restarted else before
             last = _Usage(counted[0] - base[0], max(counted[1] - base[1], 0), max(counted[2] - base[2], 0))
+            problems = list(_usage_problems("total_token_usage", last, MAX_TOKENS))
+            if problems:
+                report(self._findings, problems, where)
+                return
         if last.input_tokens > 0:
             self._call(last, at_ns, where)
+        else:
+            log.without_usage += 1
+            log.without_usage_line = log.without_usage_line or where.line
 
     def _call(self, usage: _Usage, at_ns: int, where: Where) -> None:
         log = self._log
@@ -386,6 +454,7 @@ class _RolloutReader:
                 input_length=usage.input_tokens,
                 cached=usage.cached_input_tokens,
                 output_length=usage.output_tokens,
+                reasoning=usage.reasoning_output_tokens,
                 answers=answers,
                 reset=self._reset,
             )
@@ -409,15 +478,15 @@ def _spawned_by(source: msgspec.Raw) -> str | None:
 
 
 def _bounds(info: _Info) -> list[Problem]:
-    problems = []
-    usages = (
-        ("total_token_usage", info.total_token_usage, 2**53),
-        ("last_token_usage", info.last_token_usage, MAX_TOKENS),
-    )
-    for place, usage, most in usages:
-        for name in ("input_tokens", "cached_input_tokens", "output_tokens") if usage is not None else ():
-            value = getattr(usage, name)
-            if not 0 <= value <= most:
-                path = f"payload.info.{place}.{name}"
-                problems.append(Problem("length-out-of-bounds", path, "out of bounds", str(value)[:60], f"0 … {most}"))
+    problems = list(_usage_problems("total_token_usage", info.total_token_usage, 2**53))
+    if info.last_token_usage is not None:
+        problems += _usage_problems("last_token_usage", info.last_token_usage, MAX_TOKENS)
     return problems
+
+
+def _usage_problems(place: str, usage: _Usage, most: int) -> Iterator[Problem]:
+    for name in ("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_output_tokens"):
+        value = getattr(usage, name)
+        if not 0 <= value <= most:
+            path = f"payload.info.{place}.{name}"
+            yield Problem("length-out-of-bounds", path, "out of bounds", str(value)[:60], f"0 … {most}")

@@ -7,6 +7,7 @@ play. Sequence hashes are of content, so blocks are shared wherever they are equ
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -119,6 +120,7 @@ class _Plays:
             self._counts["overlaps_floored"] += sequence(member.turns)
             _tool_waits(member)
         self._find_parents()
+        self._tell_unrecorded()
         for member in self._members.values():
             if member.parent is not None:
                 self._tie(member, member.parent)
@@ -138,14 +140,15 @@ class _Plays:
         """Hang every session at its parent: the one its rows name, else the one whose tool ran it."""
         parents: dict[str, str] = {}
         for name, member in self._members.items():
-            spawner = self._rows.tools.get(name)
-            wanted = member.session.parent or (spawner.session if spawner is not None else "")
+            tools = self._tools(name)
+            wanted = member.session.parent or (tools[0].session if tools else "")
+            others = [tool.session for tool in tools if tool.session != wanted]
             if wanted and wanted not in self._members:
                 message = f"session {name} names a parent of which no request is in the corpus"
                 self._refuse("parent-unknown", message, member.session, wanted, "the id of a session with requests")
-            elif wanted and spawner is not None and spawner.session != wanted:
+            elif others:
                 message = "a tool record of another session spawned this one"
-                self._refuse("parent-conflict", message, member.session, spawner.session, wanted)
+                self._refuse("parent-conflict", message, member.session, others[0], wanted)
             elif wanted:
                 parents[name] = wanted
         for name in sorted(circular(parents)):
@@ -156,24 +159,47 @@ class _Plays:
             self._members[name].parent = self._members[wanted]
             self._members[wanted].children.append(self._members[name])
 
+    def _tools(self, name: str) -> list[AgentTool]:
+        """Return the tool records that ran a session, in the order in which they did."""
+        return sorted(self._rows.tools.get(name, {}).values(), key=self._begun_ns)
+
+    def _begun_ns(self, tool: AgentTool) -> int:
+        """Return when a tool may have begun: with the request that asked for it, else as its record says."""
+        member, number = self._place.get(tool.source, (None, 0))
+        return tool.begun_ns if member is None else member.starts_ns[number]
+
     def _refuse(self, code: str, message: str, session: Session, found: str, wanted: str) -> None:
-        where = Where(file=session.where.file, line=session.where.line, field="agent_context", ids=(session.name,))
+        where = Where(file=session.where.file, line=session.where.line, field=session.path, ids=(session.name,))
         self._findings.add(finding(code, message, where=where, found=found, wanted=wanted))
 
     def _tie(self, child: _Member, parent: _Member) -> None:
-        """Make the spawn edge of a session, and its join."""
-        tool = self._rows.tools.get(child.session.name)
-        spawner = self._spawner(child, parent, tool)
+        """Make the spawn edge and the join of each run of a session: one, but where several tool records ran it."""
+        tools: list[AgentTool | None] = [*self._tools(child.session.name)]
+        begin = 0
+        for tool, following in itertools.zip_longest(tools or [None], tools[1:]):
+            end = len(child.turns)
+            if following is not None:
+                end = bisect_left(child.starts_ns, self._begun_ns(following), lo=begin)
+            if begin < end:
+                self._run(child.turns[begin:end], child, parent, tool)
+            else:
+                self._counts["tool_runs_without_requests"] += 1
+            begin = end
+
+    def _run(self, turns: list[Turn], child: _Member, parent: _Member, tool: AgentTool | None) -> None:
+        """Tie one run of a session to the request that asked for it and to the one that saw its answer."""
+        spawner = self._spawner(turns[0], child, parent, tool)
         if spawner is None:
             return
         self._counts["spawns"] += 1
-        self._counts["overlaps_floored"] += spawn(parent.turns[spawner], child.turns[0])
-        last = max(child.turns, key=lambda turn: (turn.end_ns, turn.start_ns, turn.request_id))
+        self._counts["overlaps_floored"] += spawn(parent.turns[spawner], turns[0])
+        last = max(turns, key=lambda turn: (turn.end_ns, turn.start_ns, turn.request_id))
         if tool is not None and tool.consumer:
             consumer = self._stated(tool, tool.consumer, parent, "consumer_request_id")
             if consumer is not None and consumer <= spawner:
-                message = f"request {tool.consumer} is to see the answer, but stands before the request that spawned"
-                self._refuse("tool-link-unknown", message, child.session, tool.consumer, "a later request")
+                first = parent.turns[spawner].request_id
+                message = f"it is to see the answer, but does not come after {first}, which spawned the agent"
+                self._refuse_tool(tool, "consumer_request_id", message, f"a request of the session after {first}")
                 return
         elif tool is not None and tool.mode == BACKGROUND:
             consumer = None
@@ -184,15 +210,15 @@ class _Plays:
             self._counts["joins"] += 1
             self._counts["overlaps_floored"] += after(last, parent.turns[consumer], Relation.JOIN)
 
-    def _spawner(self, child: _Member, parent: _Member, tool: AgentTool | None) -> int | None:
-        """Return the number of the parent's request that spawned a session."""
+    def _spawner(self, first: Turn, child: _Member, parent: _Member, tool: AgentTool | None) -> int | None:
+        """Return the number of the parent's request that spawned a run."""
         if tool is not None and tool.source:
             return self._stated(tool, tool.source, parent, "source_request_id")
-        number = bisect_right(parent.starts_ns, child.turns[0].start_ns) - 1
+        number = bisect_right(parent.starts_ns, first.start_ns) - 1
         if number < 0:
             message = f"the session starts before every request of its parent {parent.session.name}"
             wanted = f"a request of {parent.session.name} before it"
-            self._refuse("child-before-parent", message, child.session, child.turns[0].request_id, wanted)
+            self._refuse("child-before-parent", message, child.session, first.request_id, wanted)
             return None
         return number
 
@@ -200,11 +226,23 @@ class _Plays:
         known = self._place.get(request_id)
         if known is not None and known[0] is parent:
             return known[1]
-        where = Where(file=tool.where.file, line=tool.where.line, field=f"tool.claude.{name}", ids=(tool.child,))
         message = f"no request of session {parent.session.name} has this id"
-        wanted = "a request of the session that ran the tool"
-        self._findings.add(finding("tool-link-unknown", message, where=where, found=request_id, wanted=wanted))
+        self._refuse_tool(tool, name, message, "a request of the session that ran the tool")
         return None
+
+    def _refuse_tool(self, tool: AgentTool, name: str, message: str, wanted: str) -> None:
+        where = Where(file=tool.where.file, line=tool.where.line, field=f"{tool.path}.{name}", ids=(tool.child,))
+        found = tool.source if name == "source_request_id" else tool.consumer
+        self._findings.add(finding("tool-link-unknown", message, where=where, found=found, wanted=wanted))
+
+    def _tell_unrecorded(self) -> None:
+        """Tell how many agents tool records name that have no request in the corpus."""
+        absent = [next(iter(tools.values())) for name, tools in self._rows.tools.items() if name not in self._members]
+        if absent:
+            self._counts["agents_unrecorded"] = len(absent)
+            message = f"no requests in the corpus are those of {len(absent)} of the agents spawned"
+            where = Where(file=absent[0].where.file, line=absent[0].where.line, ids=(absent[0].child,))
+            self._findings.add(finding("agent-unrecorded", message, where=where, found=len(absent)))
 
 
 def _member_order(member: _Member) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -79,7 +80,15 @@ _TOOL = msgspec.json.Decoder(_Tool)
 
 @dataclass(frozen=True, slots=True)
 class AgentTool:
-    """A tool record that ran an agent: which session, for whom. Empty names are not stated."""
+    """A tool record that ran an agent: which session, for whom. Empty names are not stated.
+
+    Attributes
+    ----------
+    where, path : Where, str
+        Its row, and its JSON path there.
+    begun_ns : int
+        Nanoseconds since 1970, -1 where that is not stated.
+    """
 
     child: str
     session: str
@@ -87,6 +96,8 @@ class AgentTool:
     consumer: str
     mode: str
     where: Where
+    path: str
+    begun_ns: int
 
 
 @dataclass(slots=True, eq=False)
@@ -97,14 +108,15 @@ class Session:
     ----------
     parent : str
         Empty for none.
-    where : Where
-        The row that named the parent, else the first row.
+    where, path : Where, str
+        The row that named the parent, else the first row, and the JSON path of its context.
     tool_windows : list of (int, int)
         Begin and end of its tools, in nanoseconds since 1970.
     """
 
     name: str
     where: Where
+    path: str
     parent: str = ""
     turns: list[Turn] = field(default_factory=list)
     tool_windows: list[tuple[int, int]] = field(default_factory=list)
@@ -124,8 +136,8 @@ class DynamoRows:
     ----------
     sessions : dict of Session
         By id; a request without context is under an empty one.
-    tools : dict of AgentTool
-        By the session that the tool ran.
+    tools : dict of dict of AgentTool
+        By the session that the tool ran, then by what the record says.
     ids : BlockIds
         Counts the distinct hashes.
     block_size : int
@@ -134,7 +146,7 @@ class DynamoRows:
 
     def __init__(self, findings: Findings, block_size: int | None) -> None:
         self.sessions: dict[str, Session] = {}
-        self.tools: dict[str, AgentTool] = {}
+        self.tools: dict[str, dict[tuple[str, str, str], AgentTool]] = {}
         self.counts: Counter[str] = Counter()
         self.ids = BlockIds()
         self._numbering = Numbering(self.ids)
@@ -212,11 +224,11 @@ class DynamoRows:
 
     def _session(self, context: _AgentContext | None, where: Where, prefix: str) -> Session:
         name = context.session_id if context is not None else ""
-        session = self.sessions.setdefault(name, Session(name, where))
+        session = self.sessions.setdefault(name, Session(name, where, _under(prefix, "agent_context")))
         parent = context.parent_session_id if context is not None else None
         if parent and not session.parent:
             session.parent = parent
-            session.where = where
+            session.where, session.path = where, _under(prefix, "agent_context")
         elif parent and parent != session.parent:
             message = f"session {name} has parent {session.parent} at {session.where}"
             path = _under(prefix, "agent_context.parent_session_id")
@@ -225,27 +237,39 @@ class DynamoRows:
 
     def _tool_end(self, row: _Row, where: Where, prefix: str) -> None:
         self.counts["tool_rows"] += 1
-        tool = decoded(_TOOL, row.tool, where, self._findings, _under(prefix, "tool")) if row.tool else None
-        if tool is None or row.agent_context is None:
+        if not row.tool:
+            problem = Problem("field-missing", _under(prefix, "tool"), "`tool` is missing", "nothing", "an object")
+            report(self._findings, [problem], where)
+            return
+        tool = decoded(_TOOL, row.tool, where, self._findings, _under(prefix, "tool"))
+        if tool is None:
+            return
+        if row.agent_context is None:
+            # Whose time it took is not said, so no request waited for it as far as anybody knows.
+            self.counts["tool_rows_without_context"] += 1
+            return
+        problems: list[Problem] = []
+        window = _window(row, tool, prefix, problems)
+        if problems:
+            report(self._findings, problems, where)
             return
         session = self._session(row.agent_context, where, prefix)
-        ended = tool.ended_at_unix_ms if tool.ended_at_unix_ms is not None else row.event_time_unix_ms
-        started = tool.started_at_unix_ms
-        if started is None and ended is not None and tool.duration_ms is not None:
-            started = ended - tool.duration_ms
-        if started is not None and ended is not None and _sound(started) and _sound(ended) and started <= ended:
-            session.tool_windows.append((_ns(started), _ns(ended)))
+        if window is not None:
+            session.tool_windows.append(window)
         claude = tool.claude
         if claude is not None and claude.child_session_id:
             record = AgentTool(
                 child=claude.child_session_id,
-                session=row.agent_context.session_id,
+                session=session.name,
                 source=claude.source_request_id or "",
                 consumer=claude.consumer_request_id or "",
                 mode=claude.execution_mode or "",
                 where=where,
+                path=_under(prefix, "tool.claude"),
+                begun_ns=-1 if window is None else window[0],
             )
-            self.tools.setdefault(record.child, record)
+            # A record that is told twice is one.
+            self.tools.setdefault(record.child, {}).setdefault((record.session, record.source, record.consumer), record)
 
     def _request_end(self, row: _Row, where: Where, prefix: str) -> None:
         place = _under(prefix, "request")
@@ -261,7 +285,7 @@ class DynamoRows:
         if row.agent_context is not None and not row.agent_context.session_id:
             path = _under(prefix, "agent_context.session_id")
             problems.append(Problem("id-empty", path, "the session has an empty id", '""', "an id"))
-        times = _times(row, request, place, problems)
+        times = _times(row, request, prefix, problems)
         if request.replay is not None and not problems:
             self._hashes(request.replay, f"{place}.replay", problems)
         earlier = self._where_of.setdefault(request.request_id, where)
@@ -352,18 +376,44 @@ def _ns(ms: float) -> int:
     return whole * NS_PER_MS + round((ms - whole) * NS_PER_MS)
 
 
-def _times(row: _Row, request: _Request, place: str, problems: list[Problem]) -> tuple[int, int] | None:
-    """Return (start, end) in nanoseconds since 1970."""
-    received, total, ended = request.request_received_ms, request.total_time_ms, row.event_time_unix_ms
-    for path, value in (
-        (f"{place}.request_received_ms", received),
-        (f"{place}.total_time_ms", total),
-        ("event_time_unix_ms", ended),
-    ):
+def _time_problems(times: Iterable[tuple[str, float | None]]) -> Iterator[Problem]:
+    """Yield what is wrong with times in milliseconds, given with their JSON paths."""
+    for path, value in times:
         if value is not None and not _sound(value):
             code = "time-negative" if value < 0 else "time-beyond-horizon"
             message = "the time is negative" if value < 0 else "the time lies beyond the clock"
-            problems.append(Problem(code, path, message, str(value)[:60], f"0 … {HORIZON_MS:.0f} ms"))
+            yield Problem(code, path, message, str(value)[:60], f"0 … {HORIZON_MS:.0f} ms")
+
+
+def _window(row: _Row, tool: _Tool, prefix: str, problems: list[Problem]) -> tuple[int, int] | None:
+    """Return when a tool began and ended, in nanoseconds since 1970, None where the record does not say."""
+    place = _under(prefix, "tool")
+    started, ended, duration = tool.started_at_unix_ms, tool.ended_at_unix_ms, tool.duration_ms
+    event = _under(prefix, "event_time_unix_ms"), row.event_time_unix_ms
+    last = (f"{place}.ended_at_unix_ms", ended) if ended is not None else event
+    problems += _time_problems(((f"{place}.started_at_unix_ms", started), (f"{place}.duration_ms", duration), last))
+    if started is None and last[1] is not None and duration is not None:
+        started = last[1] - duration
+    if problems or started is None or last[1] is None:
+        return None
+    if not 0 <= started <= last[1]:
+        message = "the tool ends before it starts"
+        problems.append(Problem("time-negative", last[0], message, str(last[1])[:60], f"at least {started}"))
+        return None
+    return _ns(started), _ns(last[1])
+
+
+def _times(row: _Row, request: _Request, prefix: str, problems: list[Problem]) -> tuple[int, int] | None:
+    """Return (start, end) in nanoseconds since 1970."""
+    place = _under(prefix, "request")
+    received, total, ended = request.request_received_ms, request.total_time_ms, row.event_time_unix_ms
+    problems += _time_problems(
+        (
+            (f"{place}.request_received_ms", received),
+            (f"{place}.total_time_ms", total),
+            (_under(prefix, "event_time_unix_ms"), ended),
+        )
+    )
     if total is None:
         problems.append(
             Problem("field-missing", f"{place}.total_time_ms", "`total_time_ms` is missing", "nothing", "a number")

@@ -81,9 +81,20 @@ class _Step:
 
 @dataclass(slots=True)
 class _Session:
-    """The turns of one session. `start_ms` is when it arrives, on the trace's clock."""
+    """The turns of one session.
+
+    Attributes
+    ----------
+    named : bool
+        By its rows; else it is a row of its own under the row's id.
+    start_ms : float
+        When it arrives, on the trace's clock.
+    at_ms : float | None
+        The latest timestamp of its rows.
+    """
 
     name: str
+    named: bool
     file: str
     start_ms: float
     at_ms: float | None
@@ -204,9 +215,10 @@ class _Reader:
         if session is None and delay_ms is not None:
             message = "the first row of a session waits for nothing"
             problems.append(Problem("delay-without-turn", "delay", message, f"{delay_ms:g}", "no delay"))
-        if session is not None and row.session_id is None:
-            message = "an earlier row has this id"
-            problems.append(Problem("id-duplicate", "request_id", message, request_id, "another id"))
+        if session is not None and (row.session_id is None or not session.named):
+            field = "request_id" if row.session_id is None else "session_id"
+            message = "an earlier row has this id" if not session.named else "an earlier row's session has this id"
+            problems.append(Problem("id-duplicate", field, message, session.name, "another id"))
         elif session is not None and session.file != where.file:
             message = f"the session has rows in {session.file} too"
             problems.append(Problem("play-across-files", "session_id", message, session.name, "one file"))
@@ -218,7 +230,7 @@ class _Reader:
         if not self._count_fits(length, ids, where):
             return
         if session is None:
-            session = self._begin(row.session_id if row.session_id is not None else request_id, where, timestamp or 0.0)
+            session = self._begin(row.session_id, request_id, where, timestamp or 0.0)
         carried = _carried(row)
         step = _Step(
             request_id, where.line, row.model or MODEL, length, row.output_length, delay_ms or 0.0, [], 0, carried
@@ -237,9 +249,12 @@ class _Reader:
             problems.append(Problem("time-negative", "timestamp", message, f"{timestamp:g}", wanted))
         return max(timestamp - session.at_ms, 0.0)
 
-    def _begin(self, name: str, where: Where, start_ms: float) -> _Session:
+    def _begin(self, session_id: str | None, request_id: str, where: Where, start_ms: float) -> _Session:
+        """Begin a session; a row without one is one by itself."""
         chain = PrefixChain(self._ids, self._block_size)
-        session = self._sessions[name] = _Session(name, where.file, start_ms, start_ms, chain)
+        name = request_id if session_id is None else session_id
+        session = _Session(name, session_id is not None, where.file, start_ms, start_ms, chain)
+        self._sessions[name] = session
         self.counts["sessions"] += 1
         return session
 
@@ -256,19 +271,19 @@ class _Reader:
             step.private = full + (1 if tail else 0) - sum(count for _, count in step.runs)
         else:
             before = session.steps[-1]
-            self._lengthen(session, step, before.input_length + before.output_length, where)
+            self._lengthen(session, step, before, where, "input_length")
             if step.input_length > MAX_TOKENS:
                 return
         session.steps.append(step)
         self.counts["requests"] += 1
 
-    def _lengthen(self, session: _Session, step: _Step, base: int, where: Where) -> None:
-        """Put the conversation so far before a turn that tells only what is new."""
-        step.input_length += base
+    def _lengthen(self, session: _Session, step: _Step, before: _Step, where: Where, path: str) -> None:
+        """Put the conversation so far before a turn that tells only what is new, with a number at `path`."""
+        step.input_length += before.input_length + before.output_length
         if step.input_length > MAX_TOKENS:
             message = "with the turns before it the prompt is out of bounds"
             found = str(step.input_length)
-            problem = Problem("length-out-of-bounds", "input_length", message, found, f"at most {MAX_TOKENS}")
+            problem = Problem("length-out-of-bounds", path, message, found, f"at most {MAX_TOKENS}")
             report(self._findings, [problem], where)
             return
         step.runs = session.chain.extend(step.input_length, 0)
@@ -279,7 +294,7 @@ class _Reader:
         if problems:
             report(self._findings, problems, where)
             return
-        session = self._begin(name, where, 0.0)
+        session = self._begin(None, name, where, 0.0)
         outputs = [*row.assistant_response_length, row.final_assistant_response_length]
         for turn, output_length in enumerate(outputs):
             step = _Step(f"{name}:{turn}", where.line, MODEL, row.input_prompt_length, output_length, 0.0, [], 0)
@@ -287,10 +302,10 @@ class _Reader:
                 step.runs = session.chain.extend(step.input_length, 0)
                 step.private = 1 if step.input_length % self._block_size else 0
             else:
-                before = session.steps[-1]
                 step.input_length = row.tool_call_output_length[turn - 1]
                 step.delay_ms = row.tool_call_latency[turn - 1] * 1000.0
-                self._lengthen(session, step, before.input_length + before.output_length, where)
+                path = f"tool_call_output_length[{turn - 1}]"
+                self._lengthen(session, step, session.steps[-1], where, path)
                 if step.input_length > MAX_TOKENS:
                     return
             session.steps.append(step)

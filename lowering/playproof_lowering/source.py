@@ -34,6 +34,15 @@ CHUNK_BYTES: Final = 2**20
 ZSTD_SLICE_BYTES: Final = 2**10
 MAX_DEPTH_OF_FOLDERS: Final = 64
 
+# How files begin that are packed in another way, or in one that their extension does not say.
+_PACKED: Final = (
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"BZh", "bzip2"),
+    (b"PK\x03\x04", "zip"),
+    (b"7z\xbc\xaf\x27\x1c", "7z"),
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+)
 _BOM_UTF8: Final = b"\xef\xbb\xbf"
 _BOMS_OTHER: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
@@ -454,6 +463,17 @@ class Reading:
 
     def _refuse_encoding(self, head: bytes) -> None:
         where = Where(file=self.file.shown)
+        for mark, kind in _PACKED:
+            if head.startswith(mark):
+                raise SourceError(
+                    finding(
+                        "compression-unknown",
+                        f"the content is {kind}",
+                        where=where,
+                        found=kind,
+                        wanted="plain text, or .gz or .zst by its extension",
+                    )
+                )
         if head.startswith(_BOM_UTF8):
             raise SourceError(
                 finding(

@@ -38,7 +38,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def instant_ns(text: str) -> int | None:
-    """Return an ISO 8601 instant in nanoseconds since 1970, None for what is none.
+    """Return an ISO 8601 instant in nanoseconds since 1970, None for what is none or lies before.
 
     Any offset is converted; an instant without one is UTC.
 
@@ -53,10 +53,8 @@ def instant_ns(text: str) -> int | None:
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    try:
-        return (moment - _EPOCH) // _MICROSECOND * 1000
-    except OverflowError:
-        return None
+    at_ns = (moment - _EPOCH) // _MICROSECOND * 1000
+    return at_ns if at_ns >= 0 else None
 
 
 def recorded_ns(text: str | None, path: str, where: Where, findings: Findings) -> int | None:

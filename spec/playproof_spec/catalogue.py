@@ -127,6 +127,14 @@ READING = _kinds(
         "a .jsonl.gz whose download was interrupted",
     ),
     Kind(
+        "compression-unknown",
+        Severity.ERROR,
+        "packed in a way that is not read",
+        "Gzip and zstd are read, told by .gz and .zst; no other archive is, nor a stream without its extension.",
+        "Unpack the file, or give it the extension of its compression.",
+        "a .jsonl.xz, or a gzip stream called trace.jsonl",
+    ),
+    Kind(
         "encoding-bom",
         Severity.ERROR,
         "byte order mark",
@@ -492,6 +500,14 @@ FORMAT = _kinds(
         "an answer 3 s before its question",
     ),
     Kind(
+        "prefix-cut",
+        Severity.NOTE,
+        "prompts that forget the one before them",
+        "A conversation whose prompts went back very often would keep a piece of each; so it begins anew.",
+        "Nothing to do; what these prompts could have reused counts as computed.",
+        "a prompt that grows and shrinks by turns, 256 times",
+    ),
+    Kind(
         "agent-unlinked",
         Severity.WARNING,
         "agent that nothing ties to its parent",
@@ -526,8 +542,8 @@ FORMAT = _kinds(
     Kind(
         "calls-copied",
         Severity.NOTE,
-        "calls that another session has too",
-        "Resuming and forking copy records; each call counts once, in the session that it came from.",
+        "calls that another conversation has too",
+        "Resuming and forking copy records; each call counts once, in the conversation that it came from.",
         "Nothing to do.",
         "a resumed session that begins with the records of the one before",
     ),
@@ -546,6 +562,14 @@ FORMAT = _kinds(
         "A forked thread begins with its parent's records; without a turn of its own none of its calls is counted.",
         "Leave the file out, or record it again with a version that writes task_started.",
         "a forked rollout that ends before its first turn",
+    ),
+    Kind(
+        "answer-inferred",
+        Severity.NOTE,
+        "answers told by notifications without a text",
+        "Codex notifies a parent once of each agent; such a one is of the only agent whose first answer was due.",
+        "Nothing to do; rollouts whose texts are whole name the agent.",
+        "a redacted rollout whose wait was interrupted",
     ),
     Kind(
         "parent-missing",

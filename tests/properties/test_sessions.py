@@ -13,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playproof_lowering import Lowered, LoweringOptions, load_graph
 from playproof_lowering.chains import BlockIds, PrefixChain
+from playproof_lowering.codex import _Thread, _unnamed
+from playproof_lowering.codex_records import RolloutLog
 from playproof_lowering.numbering import Numbering
 from playproof_lowering.runs import RunBuffer
+from playproof_lowering.turns import Turn
 from playproof_spec.certificate import prove
 from playproof_spec.digest import graph_digest
 from playproof_spec.graph import Graph
@@ -134,6 +137,58 @@ def test_each_call_counts_once_whatever_the_order_of_the_files(
     other = graph_of(lowered(dict(zip(names, drawn, strict=False))))
     assert graph_digest(other) == graph_digest(graph)
     prove(graph, in_order.findings)
+
+
+# Codex ---------------------------------------------------------------------------------------------------------------
+
+
+def thread(name: str, answered_ns: int = -1, calls: int = 1) -> _Thread:
+    turn = Turn("r", "r", "s", "m", 1, 1, 0, 0, "f", 1)
+    return _Thread(RolloutLog("f", thread=name, answered_ns=answered_ns), turns=[turn] * calls)
+
+
+CALLS = 8
+# When each child was spawned (the parent's call), when it first answered (None: it has no rollout, -1: it never did),
+# and the first call that saw an answer of it otherwise.
+answers = st.lists(
+    st.tuples(
+        st.integers(0, CALLS - 1),
+        st.one_of(st.none(), st.just(-1), st.integers(0, 9)),
+        st.one_of(st.none(), st.integers(0, CALLS)),
+    ),
+    max_size=6,
+)
+
+
+@given(answers, st.lists(st.tuples(st.integers(0, CALLS), st.integers(0, 9)), max_size=6))
+def test_notifications_without_a_text_are_given_to_the_children_that_a_naive_reading_finds(
+    children: list[tuple[int, int | None, int | None]], arrived: list[tuple[int, int]]
+) -> None:
+    parent = thread("root", calls=CALLS)
+    # Calls and instants go on.
+    parent.log.unnamed = sorted(zip(sorted(seer for seer, _ in arrived), sorted(at for _, at in arrived), strict=True))
+    seen: dict[str, list[int]] = {}
+    for number, (call, answered, seer) in enumerate(sorted(children, key=lambda child: child[0])):
+        name = f"child{number}"
+        parent.log.spawned[name] = call
+        if answered is not None:
+            parent.children.append(thread(name, answered))
+        if seer is not None:
+            seen[name] = [seer]
+    rollouts = {child.log.thread: child.log.answered_ns for child in parent.children}
+    wanted: list[tuple[str, int]] = []
+    for seer, at_ns in parent.log.unnamed:
+        due = [
+            name
+            for name, call in parent.log.spawned.items()
+            if call < seer < CALLS
+            and rollouts.get(name, -1) <= at_ns
+            and seen.get(name, [CALLS + 1])[0] > seer
+            and name not in dict(wanted)
+        ]
+        if len(due) == 1 and rollouts.get(due[0], -1) >= 0:
+            wanted.append((due[0], seer))
+    assert _unnamed(parent, seen) == wanted
 
 
 # Dynamo --------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ from playproof_kernel import (
     simulate_controlled,
 )
 from playproof_kernel.snapshot import InvalidSnapshot
-from playproof_spec.certificate import ProvenGraph, prove
+from playproof_spec.certificate import prove
+from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 from pressure import random_cancellations, random_rows
 
@@ -61,6 +62,40 @@ def random_deployment(chance: random.Random, backend: Backend, split: bool) -> D
     return DeploymentSpec(chance.randint(1, 3), first, context, decode, random_speculation(chance, backend))
 
 
+def digests(seed: int) -> tuple[str, str]:
+    """Replay the corpus of `seed` on the deployment of `seed`, with macro-steps and without."""
+    chance = random.Random(seed)
+    graph = sketch(random_rows(chance, plays=4, nodes=5, blocks=6), block_size=4)
+    deployment = random_deployment(chance, *TOPOLOGIES[seed % len(TOPOLOGIES)])
+    load = LoadSpec(
+        lanes=chance.choice([None, 1, 2]),
+        speedup=chance.choice([1.0, 3.0]),
+        stop_ns=chance.choice([None, None, chance.randint(0, 60_000_000)]),
+        cancellations=random_cancellations(chance, graph, chance.choice([0, 8])),
+    )
+    controls = random_controls(chance)
+    with_macro, without = (
+        blake3.blake3(
+            msgspec.json.encode(
+                observed(graph, deployment, replace(load, macro_steps=macro), replace(controls, macro_steps=macro))
+            )
+        ).hexdigest()
+        for macro in (True, False)
+    )
+    return with_macro, without
+
+
+def observed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, controls: LoadSpec) -> dict[str, object]:
+    """Return what a finite replay shows, and one under run controls."""
+    proven = prove(graph)
+    finite = columns(simulate(proven, deployment, load))
+    try:
+        ledger = simulate_controlled(proven, deployment, controls, capture=True)
+    except InvalidSnapshot as refused:
+        return {**finite, "refused": len(refused.findings.items)}
+    return {**finite, "controlled": controlled_columns(ledger)}
+
+
 def random_speculation(chance: random.Random, backend: Backend) -> SpeculationSpec | None:
     """Return speculative decoding, on vLLM half the time."""
     rates = tuple(chance.choice([0.0, 0.3, 0.7, 1.0]) for _ in range(chance.randint(0, 4)))
@@ -78,35 +113,6 @@ def random_controls(chance: random.Random) -> LoadSpec:
         warmup=chance.random() < 0.5,
         profile=chance.choice([None, profile]),
     )
-
-
-def digest(what: object) -> str:
-    return blake3.blake3(msgspec.json.encode(what)).hexdigest()
-
-
-def controlled_digest(proven: ProvenGraph, deployment: DeploymentSpec, load: LoadSpec) -> str:
-    """Return the digest of a run under run controls, or of what its cuts were refused for."""
-    try:
-        return digest(controlled_columns(simulate_controlled(proven, deployment, load, capture=True)))
-    except InvalidSnapshot as refused:
-        return digest(len(refused.findings.items))
-
-
-def digests(seed: int) -> tuple[str, str, str]:
-    """Replay the corpus of `seed` on the deployment of `seed`: with macro-steps, without, and under run controls."""
-    chance = random.Random(seed)
-    graph = sketch(random_rows(chance, plays=4, nodes=5, blocks=6), block_size=4)
-    deployment = random_deployment(chance, *TOPOLOGIES[seed % len(TOPOLOGIES)])
-    load = LoadSpec(
-        lanes=chance.choice([None, 1, 2]),
-        speedup=chance.choice([1.0, 3.0]),
-        stop_ns=chance.choice([None, None, chance.randint(0, 60_000_000)]),
-        cancellations=random_cancellations(chance, graph, chance.choice([0, 8])),
-    )
-    proven = prove(graph)
-    ledgers = [simulate(proven, deployment, replace(load, macro_steps=macro)) for macro in (True, False)]
-    with_macro, without = (digest(columns(ledger)) for ledger in ledgers)
-    return with_macro, without, controlled_digest(proven, deployment, random_controls(chance))
 
 
 def main() -> None:

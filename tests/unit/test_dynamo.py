@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lowered import edges, graph_of
+from lowered import edges, graph_of, told
 from playproof_lowering import Lowered, LoweringOptions, load_graph
 from playproof_spec.digest import graph_digest
 from playproof_spec.findings import Finding, Severity
 from playproof_spec.graph import Graph, Relation
+from playproof_spec.units import HORIZON_MS
+
+import playproof as pp
 
 ORIGIN_MS = 1_777_000_000_000
 
@@ -109,6 +112,51 @@ def test_a_tool_record_alone_names_the_parent(tmp_path: Path) -> None:
     assert edges(graph, "k1") == ["r1 —spawn/completion +100 ms"]
 
 
+def test_an_agent_that_was_run_twice_has_a_spawn_and_a_join_for_each_run(tmp_path: Path) -> None:
+    rows = [*ROWS, request("k3", 4500, 500, 9, 10, 12, session="kid"), request("r3", 6000, 10, 7)]
+    again = tool("root", 4100, 5000, child_session_id="kid", source_request_id="r2", consumer_request_id="r3")
+    rows += [tool("root", 1000, 2700, child_session_id="kid", source_request_id="r1"), again, again]
+    graph = graph_of(lowered(tmp_path, rows))
+    assert edges(graph, "k1") == ["r1 —spawn/completion +100 ms"]
+    assert edges(graph, "k3") == ["k2 —sequence/completion +1800 ms", "r2 —spawn/completion +500 ms"]
+    assert "k2 —join/completion +300 ms" in edges(graph, "r2")
+    assert "k3 —join/completion +1000 ms" in edges(graph, "r3")
+
+
+def test_a_tool_that_tells_its_duration_began_so_long_before(tmp_path: Path) -> None:
+    row = tool("root", 0, 2500)
+    row["tool"] = {"duration_ms": 1500}
+    graph = graph_of(lowered(tmp_path, [*ROWS, row]))
+    assert {graph.request_ids[node]: seen.tool_wait_ms for node, seen in graph.observed.items()} == {"r2": 1500.0}
+
+
+def test_a_run_of_which_no_request_is_there_is_counted(tmp_path: Path) -> None:
+    rows = [*ROWS, tool("root", 1000, 2700, child_session_id="kid", source_request_id="r1")]
+    rows.append(tool("root", 4100, 5000, child_session_id="kid", source_request_id="r2"))
+    result = lowered(tmp_path, rows)
+    graph_of(result)
+    counts = result.facts["dynamo_counts"]
+    assert isinstance(counts, dict)
+    assert (counts["spawns"], counts["tool_runs_without_requests"]) == (1, 1)
+
+
+def test_agents_without_a_request_are_told(tmp_path: Path) -> None:
+    result = lowered(tmp_path, [*ROWS, tool("root", 1000, 2700, child_session_id="ghost")])
+    graph_of(result)
+    item = told(result, "agent-unrecorded")
+    assert (item.severity, item.where.line, item.where.ids, item.found) == (Severity.NOTE, 5, ("ghost",), "1")
+
+
+def test_a_tool_that_names_nobody_is_counted_and_makes_no_wait(tmp_path: Path) -> None:
+    row = tool("root", 1000, 2700)
+    del row["agent_context"]
+    result = lowered(tmp_path, [*ROWS, row])
+    assert graph_of(result).observed == {}
+    counts = result.facts["dynamo_counts"]
+    assert isinstance(counts, dict)
+    assert (counts["tool_rows"], counts["tool_rows_without_context"]) == (1, 1)
+
+
 def test_tool_windows_within_a_gap_are_its_tool_wait(tmp_path: Path) -> None:
     rows = [request("a", 0, 1000, 1), request("b", 6000, 1000, 1, 2), request("c", 9000, 10, 1, 2, 3)]
     windows = [(500, 1500), (1400, 2000), (1450, 1500), (5000, 9500), (20000, 20001)]
@@ -143,83 +191,230 @@ def changed(place: int, **changes: Any) -> list[dict[str, Any]]:
     return rows
 
 
-BROKEN: list[tuple[str, list[dict[str, Any]], list[tuple[str, int, str]]]] = [
-    ("context mixed", changed(3, agent_context=None), [("context-mixed", 4, "")]),
+def wrapped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"timestamp": 5, "event": row} for row in rows]
+
+
+def timed(place: int, **times: Any) -> list[dict[str, Any]]:
+    rows = [*changed(0), tool("root", 1, 2)]
+    target = rows[place]["tool"] if place == 4 else rows[place]["request"]
+    target.update(times)
+    return rows
+
+
+KID = {"session_id": "kid", "parent_session_id": "x"}
+HORIZON = f"0 … {HORIZON_MS:.0f} ms"
+AFTER = "a request of the session after r2"
+Told = tuple[str, int, str, str, str]
+# The rows; then code, line, field, what is found and what is wanted.
+BROKEN: list[tuple[str, list[dict[str, Any]], list[Told]]] = [
+    (
+        "context mixed",
+        changed(3, agent_context=None),
+        [("context-mixed", 4, "", "no agent_context", "a context in every row, or in none")],
+    ),
     (
         "unknown parent",
         [*ROWS, request("x", 9, 9, 1, session="x", parent="gone")],
-        [("parent-unknown", 5, "agent_context")],
+        [("parent-unknown", 5, "agent_context", "gone", "the id of a session with requests")],
     ),
     (
         "two parents",
-        changed(2, agent_context={"session_id": "kid", "parent_session_id": "x"}),
-        [("parent-conflict", 3, "agent_context.parent_session_id")],
+        changed(2, agent_context=KID),
+        [("parent-conflict", 3, "agent_context.parent_session_id", "x", "root")],
     ),
-    ("own parent", [request("x", 9, 9, 1, session="x", parent="x")], [("parent-conflict", 1, "agent_context")]),
+    (
+        "two parents in an envelope",
+        wrapped(changed(2, agent_context=KID)),
+        [("parent-conflict", 3, "event.agent_context.parent_session_id", "x", "root")],
+    ),
+    (
+        "own parent",
+        [request("x", 9, 9, 1, session="x", parent="x")],
+        [("parent-conflict", 1, "agent_context", "x", "another parent")],
+    ),
     (
         "too early",
         changed(0, request__request_received_ms=ORIGIN_MS + 2500),
-        [("child-before-parent", 2, "agent_context")],
+        [("child-before-parent", 2, "agent_context", "k1", "a request of root before it")],
     ),
-    ("twice", [*ROWS, ROWS[0]], [("id-duplicate", 5, "request.request_id")]),
+    ("twice", [*ROWS, ROWS[0]], [("id-duplicate", 5, "request.request_id", "r1", "another id")]),
     (
         "no replay",
         changed(0, request__replay=None),
-        [("replay-missing", 1, "request.replay"), ("child-before-parent", 2, "agent_context")],
+        [
+            ("replay-missing", 1, "request.replay", "nothing", "an object"),
+            ("child-before-parent", 2, "agent_context", "k1", "a request of root before it"),
+        ],
     ),
-    ("unknown event", changed(1, event_type="request_begin"), [("event-unknown", 2, "event_type")]),
-    ("another schema", changed(1, schema="dynamo.request.trace.v9"), [("value-unknown", 2, "schema")]),
+    (
+        "no request",
+        changed(1, request=None),
+        [("field-missing", 2, "request", "nothing", "an object")],
+    ),
+    (
+        "unknown event",
+        changed(1, event_type="request_begin"),
+        [
+            (
+                "event-unknown",
+                2,
+                "event_type",
+                "request_begin",
+                "request_end, tool_end, tool_error, request_payload or tool_start",
+            )
+        ],
+    ),
+    (
+        "no event",
+        changed(1, event_type=None),
+        [("field-missing", 2, "event_type", "nothing", "a string")],
+    ),
+    (
+        "another schema",
+        changed(1, schema="dynamo.request.trace.v9"),
+        [("value-unknown", 2, "schema", "dynamo.request.trace.v9", "dynamo.request.trace.v1")],
+    ),
     (
         "block sizes",
         changed(2, request__replay__trace_block_size=32),
-        [("block-size-mixed", 3, "request.replay.trace_block_size")],
+        [("block-size-mixed", 3, "request.replay.trace_block_size", "32", "16")],
+    ),
+    (
+        "no block size",
+        changed(2, request__replay__trace_block_size=0),
+        [("block-size", 3, "request.replay.trace_block_size", "0", "1 … 1048576")],
     ),
     (
         "too few hashes",
         changed(2, request__replay__input_sequence_hashes=[9]),
-        [("hash-count", 3, "request.replay.input_sequence_hashes")],
+        [("hash-count", 3, "request.replay.input_sequence_hashes", "1 hashes", "2 hashes")],
+    ),
+    (
+        "too many hashes",
+        changed(2, request__replay__input_sequence_hashes=[9, 10, 11]),
+        [("hash-count", 3, "request.replay.input_sequence_hashes", "3 hashes", "2 hashes")],
     ),
     (
         "a bad hash",
         changed(2, request__replay__input_sequence_hashes=[9, -1]),
-        [("hash-id-invalid", 3, "request.replay.input_sequence_hashes[1]")],
+        [("hash-id-invalid", 3, "request.replay.input_sequence_hashes[1]", "-1", "0 … 2**64 - 1")],
     ),
     (
         "no length",
         changed(2, request__replay__input_length=0),
-        [("length-out-of-bounds", 3, "request.replay.input_length")],
+        [("length-out-of-bounds", 3, "request.replay.input_length", "0", "1 … 2147483647")],
     ),
-    ("no time", changed(2, request__total_time_ms=None), [("field-missing", 3, "request.total_time_ms")]),
-    ("a negative time", changed(2, request__total_time_ms=-1), [("time-negative", 3, "request.total_time_ms")]),
-    ("empty session", changed(2, agent_context={"session_id": ""}), [("id-empty", 3, "agent_context.session_id")]),
+    (
+        "a negative output",
+        changed(2, request__output_tokens=-1),
+        [("length-out-of-bounds", 3, "request.output_tokens", "-1", "0 … 2147483647")],
+    ),
+    (
+        "no model",
+        changed(2, request__model=""),
+        [("id-empty", 3, "request.model", '""', "a name")],
+    ),
+    (
+        "no duration",
+        changed(2, request__total_time_ms=None),
+        [("field-missing", 3, "request.total_time_ms", "nothing", "a number")],
+    ),
+    (
+        "no time",
+        changed(2, request__request_received_ms=None),
+        [("field-missing", 3, "request.request_received_ms", "nothing", "a number")],
+    ),
+    (
+        "a negative time",
+        changed(2, request__total_time_ms=-1),
+        [("time-negative", 3, "request.total_time_ms", "-1", HORIZON)],
+    ),
+    (
+        "a time beyond the clock",
+        wrapped(changed(2, event_time_unix_ms=1e15)),
+        [("time-beyond-horizon", 3, "event.event_time_unix_ms", "1000000000000000.0", HORIZON)],
+    ),
+    (
+        "empty session",
+        changed(2, agent_context={"session_id": ""}),
+        [("id-empty", 3, "agent_context.session_id", '""', "an id")],
+    ),
     (
         "unknown consumer",
         [*ROWS, tool("root", 1, 2, child_session_id="kid", consumer_request_id="gone")],
-        [("tool-link-unknown", 5, "tool.claude.consumer_request_id")],
+        [
+            (
+                "tool-link-unknown",
+                5,
+                "tool.claude.consumer_request_id",
+                "gone",
+                "a request of the session that ran the tool",
+            )
+        ],
     ),
     (
         "unknown source",
-        [*ROWS, tool("root", 1, 2, child_session_id="kid", source_request_id="k1")],
-        [("tool-link-unknown", 5, "tool.claude.source_request_id")],
+        wrapped([*ROWS, tool("root", 1, 2, child_session_id="kid", source_request_id="k1")]),
+        [
+            (
+                "tool-link-unknown",
+                5,
+                "event.tool.claude.source_request_id",
+                "k1",
+                "a request of the session that ran the tool",
+            )
+        ],
     ),
     (
         "consumer before spawn",
         [*ROWS, tool("root", 1, 2, child_session_id="kid", source_request_id="r2", consumer_request_id="r1")],
-        [("tool-link-unknown", 2, "agent_context")],
+        [("tool-link-unknown", 5, "tool.claude.consumer_request_id", "r1", AFTER)],
     ),
     (
         "spawned by another",
         [*ROWS, request("x", 9, 9, 1, session="x"), tool("x", 1, 2, child_session_id="kid")],
-        [("parent-conflict", 2, "agent_context")],
+        [("parent-conflict", 2, "agent_context", "x", "root")],
+    ),
+    (
+        "no tool",
+        changed(1, event_type="tool_end", request=None),
+        [("field-missing", 2, "tool", "nothing", "an object")],
+    ),
+    (
+        "a tool of numbers",
+        wrapped([*ROWS, {**tool("root", 1, 2), "tool": 5}]),
+        [("json-not-object", 5, "event.tool", "5", "an object")],
+    ),
+    (
+        "a request of numbers",
+        changed(1, request=5),
+        [("json-not-object", 2, "request", "5", "an object")],
+    ),
+    (
+        "an event of numbers",
+        [*ROWS, {"timestamp": 1, "event": 5}],
+        [("json-not-object", 5, "event", "5", "an object")],
+    ),
+    (
+        "a tool that ends first",
+        timed(4, ended_at_unix_ms=ORIGIN_MS),
+        [("time-negative", 5, "tool.ended_at_unix_ms", str(ORIGIN_MS), f"at least {ORIGIN_MS + 1}")],
+    ),
+    (
+        "a tool of negative duration",
+        timed(4, duration_ms=-4),
+        [("time-negative", 5, "tool.duration_ms", "-4", HORIZON)],
     ),
 ]
 
 
 @pytest.mark.parametrize(("rows", "wanted"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
-def test_what_contradicts_itself_is_an_error(
-    tmp_path: Path, rows: list[dict[str, Any]], wanted: list[tuple[str, int, str]]
-) -> None:
-    assert errors(lowered(tmp_path, rows)) == wanted
+def test_what_contradicts_itself_is_an_error(tmp_path: Path, rows: list[dict[str, Any]], wanted: list[Told]) -> None:
+    result = lowered(tmp_path, rows)
+    found = [item for item in result.findings.items if item.severity is Severity.ERROR]
+    assert [(item.code, item.where.line, item.where.field, item.found, item.wanted) for item in found] == wanted
+    assert {item.where.file for item in found} == {str(tmp_path / "shard0.jsonl")}
 
 
 def test_a_request_in_two_shards_names_both(tmp_path: Path) -> None:
@@ -256,15 +451,56 @@ def typed_edges(graph: Graph) -> set[tuple[Any, ...]]:
     }
 
 
+def full_blocks(graph: Graph) -> dict[tuple[int, int, int], list[int]]:
+    """Return the full blocks of each prompt, numbered as they are met in the order of the names."""
+    numbers: dict[int, int] = {}
+    return {
+        key: [
+            numbers.setdefault(value, len(numbers))
+            for value in graph.hash_ids(node)[: key[1] // graph.block_size].tolist()
+        ]
+        for key, node in sorted(by_place(graph).items())
+    }
+
+
+def pair(data_dir: Path, name: str) -> tuple[list[Path], list[Path]]:
+    """Return the files of a recording in Weka's format and in Dynamo's."""
+    return (
+        [data_dir / "weka" / "small" / f"trace_{name}.json"],
+        sorted((data_dir / "dynamo").glob(f"derived_weka_{name}*")),
+    )
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(("name", "requests", "edge_count"), [("0277", 53, 56), ("0291", 32, 33)])
+def test_a_dynamo_trace_gives_the_play_of_its_weka_original(
+    data_dir: Path, name: str, requests: int, edge_count: int
+) -> None:
+    original, graph = (graph_of(load_graph(paths)) for paths in pair(data_dir, name))
+    assert len(graph.plays) == len(original.plays) == 1
+    assert graph.node_count == original.node_count == len(by_place(graph)) == requests
+    assert by_place(graph).keys() == by_place(original).keys()
+    assert typed_edges(graph) == typed_edges(original)
+    assert graph.edge_count == original.edge_count == edge_count
+    assert full_blocks(graph) == full_blocks(original)
+
+
+NAMES = ("request_id", "source_request_id", "play_id", "session_id")
+
+
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", ["0277", "0291"])
-def test_a_dynamo_trace_gives_the_play_of_its_weka_original(data_dir: Path, name: str) -> None:
-    original = graph_of(load_graph([data_dir / "weka" / "small" / f"trace_{name}.json"]))
-    graph = graph_of(load_graph(sorted((data_dir / "dynamo").glob(f"derived_weka_{name}*"))))
-    assert len(graph.plays) == 1
-    assert by_place(graph).keys() == by_place(original).keys()
-    assert len(by_place(graph)) == graph.node_count
-    assert typed_edges(graph) == typed_edges(original)
+@pytest.mark.parametrize("blocks", [60_000, 3_000])
+def test_a_dynamo_trace_replays_as_its_weka_original(data_dir: Path, name: str, blocks: int) -> None:
+    """Request by request, on a pool that holds everything and on one that evicts."""
+    results = []
+    for paths in pair(data_dir, name):
+        trace = pp.load(paths)
+        places = {trace.graph.request_ids[node]: key for key, node in by_place(trace.graph).items()}
+        report = pp.replay(trace, pp.Deployment(blocks=blocks, block_size=64), pp.Load())
+        rows = list(report.request_dicts())
+        results.append({places[row["request_id"]]: {k: v for k, v in row.items() if k not in NAMES} for row in rows})
+    assert results[0] == results[1]
 
 
 @pytest.mark.corpus

@@ -11,6 +11,8 @@ import pytest
 from lowered import graph_of
 from playproof_lowering import Lowered, LoweringOptions, load_graph
 from playproof_spec.findings import Severity
+from playproof_spec.graph import MAX_TOKENS
+from playproof_spec.units import HORIZON_MS
 
 
 def row(length: int | None = 20, *hashes: int, **changes: Any) -> dict[str, Any]:
@@ -98,73 +100,151 @@ def test_applied_compute_allows_one_load_only(tmp_path: Path) -> None:
 
 
 SECOND = {"session_id": "s", "output_length": 4, "hash_ids": [1, 2], "input_length": 20}
-BROKEN: list[tuple[str, list[dict[str, Any]], str, list[tuple[str, int, str]]]] = [
-    ("no arrival", [row(timestamp=None)], "mooncake", [("field-missing", 1, "timestamp")]),
-    ("delay first", [row(delay=5)], "mooncake", [("delay-without-turn", 1, "delay")]),
-    ("two arrivals", [row(created_time=5)], "mooncake", [("field-conflict", 1, "created_time")]),
+TOKENS = f"{MAX_TOKENS}"
+Told = tuple[str, int, str, str, str]
+# The rows and their format; then code, line, field, what is found and what is wanted.
+BROKEN: list[tuple[str, list[dict[str, Any]], str, list[Told]]] = [
+    ("no arrival", [row(timestamp=None)], "mooncake", [("field-missing", 1, "timestamp", "nothing", "milliseconds")]),
+    ("delay first", [row(delay=5)], "mooncake", [("delay-without-turn", 1, "delay", "5", "no delay")]),
+    ("two arrivals", [row(created_time=5)], "mooncake", [("field-conflict", 1, "created_time", "5", "one of them")]),
     (
         "two delays",
-        [row(session_id="s"), {**SECOND, "delay": 1, "delay_ms": 1}],
+        [row(session_id="s"), {**SECOND, "delay": 1, "delay_ms": 2}],
         "mooncake",
-        [("field-conflict", 2, "delay_ms")],
+        [("field-conflict", 2, "delay_ms", "2", "one of them")],
     ),
     (
         "time back",
         [row(session_id="s", timestamp=9), {**SECOND, "timestamp": 5}],
         "mooncake",
-        [("time-negative", 2, "timestamp")],
+        [("time-negative", 2, "timestamp", "5", "at least 9")],
     ),
-    ("negative delay", [row(session_id="s"), {**SECOND, "delay": -5}], "mooncake", [("time-negative", 2, "delay")]),
-    ("beyond the clock", [row(timestamp=1e15)], "mooncake", [("time-beyond-horizon", 1, "timestamp")]),
-    ("no length", [row(None, hash_ids=[])], "mooncake", [("field-missing", 1, "input_length")]),
-    ("no tokens", [row(0)], "mooncake", [("length-out-of-bounds", 1, "input_length")]),
-    ("no output", [{"timestamp": 0, "hash_ids": [1]}], "mooncake", [("field-missing", 1, "output_length")]),
-    ("bad hash", [row(20, 1, -2)], "mooncake", [("hash-id-invalid", 1, "hash_ids[1]")]),
-    ("no hashes", [row(hash_ids="x")], "mooncake", [("field-type", 1, "hash_ids")]),
-    ("same id", [row(request_id="a"), row(request_id="a")], "mooncake", [("id-duplicate", 2, "request_id")]),
-    ("empty id", [row(request_id="")], "mooncake", [("id-empty", 1, "request_id")]),
-    ("priority", [row(priority=2**40)], "mooncake", [("number-out-of-range", 1, "priority")]),
+    (
+        "negative delay",
+        [row(session_id="s"), {**SECOND, "delay": -5}],
+        "mooncake",
+        [("time-negative", 2, "delay", "-5.0", "0 or more")],
+    ),
+    (
+        "beyond the clock",
+        [row(timestamp=1e15)],
+        "mooncake",
+        [("time-beyond-horizon", 1, "timestamp", "1000000000000000.0", f"at most {HORIZON_MS:.0f}")],
+    ),
+    ("no length", [row(None, hash_ids=[])], "mooncake", [("field-missing", 1, "input_length", "nothing", "a number")]),
+    ("no tokens", [row(0)], "mooncake", [("length-out-of-bounds", 1, "input_length", "0", f"1 … {TOKENS}")]),
+    (
+        "no output",
+        [{"timestamp": 0, "hash_ids": [1]}],
+        "mooncake",
+        [("field-missing", 1, "output_length", "nothing", "an integer")],
+    ),
+    ("bad hash", [row(20, 1, -2)], "mooncake", [("hash-id-invalid", 1, "hash_ids[1]", "-2", "0 … 2**64 - 1")]),
+    (
+        "large hash",
+        [row(20, 1, 2**64)],
+        "mooncake",
+        [("number-out-of-range", 1, "hash_ids[1]", str(2**64), "below 2**64")],
+    ),
+    ("no hashes", [row(hash_ids="x")], "mooncake", [("field-type", 1, "hash_ids", '"x"', "a list")]),
+    (
+        "same id",
+        [row(request_id="a"), row(request_id="a")],
+        "mooncake",
+        [("id-duplicate", 2, "request_id", "a", "another id")],
+    ),
+    (
+        "a row's id as a session",
+        [row(request_id="s"), {**SECOND, "delay": 1}],
+        "mooncake",
+        [("id-duplicate", 2, "session_id", "s", "another id")],
+    ),
+    (
+        "a session's id as a row",
+        [row(session_id="s"), row(request_id="s")],
+        "mooncake",
+        [("id-duplicate", 2, "request_id", "s", "another id")],
+    ),
+    ("empty id", [row(request_id="")], "mooncake", [("id-empty", 1, "request_id", '""', "a name, or no field")]),
+    (
+        "priority",
+        [row(priority=2**40)],
+        "mooncake",
+        [("number-out-of-range", 1, "priority", str(2**40), f"{-(2**31)} … {2**31 - 1}")],
+    ),
+    (
+        "too few ids of what is new",
+        [row(20, session_id="s"), {**SECOND, "hash_ids": [1], "delay": 1}],
+        "mooncake-delta",
+        [("hash-count", 2, "hash_ids", "1 ids", "2 ids")],
+    ),
     (
         "grown too long",
         [row(2**31 - 1, hash_ids=[], session_id="s"), {**SECOND, "hash_ids": []}],
         "mooncake-delta",
-        [("length-out-of-bounds", 2, "input_length")],
+        [("length-out-of-bounds", 2, "input_length", str(2**31 - 1 + 4 + 20), f"at most {TOKENS}")],
     ),
     (
         "turns",
         [{**APPLIED, "num_turns": 2}],
         "applied_compute_agentic",
-        [("turns-mismatch", 1, name) for name in LISTS],
+        [("turns-mismatch", 1, name, "1 values", "2 values") for name in LISTS],
     ),
     (
         "no prompt",
         [{**APPLIED, "input_prompt_length": 0}],
         "applied_compute_agentic",
-        [("length-out-of-bounds", 1, "input_prompt_length")],
+        [("length-out-of-bounds", 1, "input_prompt_length", "0", f"1 … {TOKENS}")],
     ),
     (
-        "negative output",
+        "negative tool output",
         [{**APPLIED, "tool_call_output_length": [-1]}],
         "applied_compute_agentic",
-        [("length-out-of-bounds", 1, "tool_call_output_length[0]")],
+        [("length-out-of-bounds", 1, "tool_call_output_length[0]", "-1", f"0 … {TOKENS}")],
+    ),
+    (
+        "negative answer",
+        [{**APPLIED, "final_assistant_response_length": -1}],
+        "applied_compute_agentic",
+        [("length-out-of-bounds", 1, "final_assistant_response_length", "-1", f"0 … {TOKENS}")],
     ),
     (
         "negative latency",
         [{**APPLIED, "tool_call_latency": [-0.5]}],
         "applied_compute_agentic",
-        [("time-negative", 1, "tool_call_latency[0]")],
+        [("time-negative", 1, "tool_call_latency[0]", "-0.5", "0 or more")],
+    ),
+    (
+        "latency beyond the clock",
+        [{**APPLIED, "tool_call_latency": [1e13]}],
+        "applied_compute_agentic",
+        [("time-beyond-horizon", 1, "tool_call_latency[0]", "10000000000000.0", f"at most {HORIZON_MS / 1000:.0f}")],
+    ),
+    (
+        "grown too long in turns",
+        [{**APPLIED, "tool_call_output_length": [2**31 - 1]}],
+        "applied_compute_agentic",
+        [("length-out-of-bounds", 1, "tool_call_output_length[0]", str(20 + 4 + 2**31 - 1), f"at most {TOKENS}")],
     ),
 ]
 
 
 @pytest.mark.parametrize(("rows", "format", "wanted"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
 def test_what_cannot_be_replayed_is_an_error(
-    tmp_path: Path, rows: list[dict[str, Any]], format: str, wanted: list[tuple[str, int, str]]
+    tmp_path: Path, rows: list[dict[str, Any]], format: str, wanted: list[Told]
 ) -> None:
     given = [{name: value for name, value in r.items() if value is not None} for r in rows]
     result = lowered(tmp_path, *given, format=format)
     found = [item for item in result.findings.items if item.severity is Severity.ERROR]
-    assert [(item.code, item.where.line, item.where.field) for item in found] == wanted
+    assert [(item.code, item.where.line, item.where.field, item.found, item.wanted) for item in found] == wanted
+    assert {item.where.file for item in found} == {str(tmp_path / "trace.jsonl")}
+
+
+def test_a_name_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"timestamp": 0, "input_length": 5, "output_length": 4, "output_length": 9}\n')
+    result = load_graph([tmp_path])
+    item = next(item for item in result.findings.items if item.severity is Severity.ERROR)
+    assert (item.code, item.where.line, item.where.field) == ("field-repeated", 1, "output_length")
 
 
 def test_a_session_in_two_files_is_an_error(tmp_path: Path) -> None:

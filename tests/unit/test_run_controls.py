@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from playproof_kernel import loop, simulate, simulate_controlled
+from playproof_kernel import controlled, loop, simulate, simulate_controlled
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.controlled import start_controlled
 from playproof_kernel.simulate import SLICE
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.digest import graph_digest
+from playproof_spec.machines import RequestState
 from playproof_spec.sketch import sketch
+from rich.console import Console
 
 import playproof as pp
 from playproof.cli import EXIT_FINDINGS, main
 from playproof.config import parse_configuration
 from playproof.controlled import ControlledReport
+from playproof.render import print_report
 from playproof.report import ledger_digest
 
 LOAD = "traffic.load"
@@ -32,6 +36,8 @@ ENGINE: dict[str, Any] = {
         }
     },
 }
+_WORKER = ENGINE["workers"]["aggregated"]
+ENGINE_PAIR: dict[str, Any] = {**ENGINE, "mode": "disaggregated", "workers": {"prefill": _WORKER, "decode": _WORKER}}
 SEEDED: dict[str, Any] = {"agentic_lanes": 2, "agentic_snapshot": {"seed": 42}}
 
 
@@ -147,17 +153,25 @@ def proven() -> ProvenGraph:
 DEPLOYMENT = pp.Deployment(
     blocks=64, block_size=4, context_length=400, timing=pp.FixedTiming(prefill_ms=7, decode_ms=2)
 )
+ROLE: dict[str, Any] = {"blocks": 64, "block_size": 4, "timing": pp.FixedTiming(prefill_ms=7, decode_ms=2)}
+PAIR = pp.Disaggregated(
+    context_length=400,
+    prefill=pp.PrefillRole(max_sequences=8, **ROLE),
+    decode=pp.DecodeRole(**ROLE),
+    transfer=pp.Transfer(bytes_per_token=100_000, bandwidth_gb_per_second=1.0),
+)
+DEPLOYMENTS = {"aggregated": DEPLOYMENT, "disaggregated": PAIR}
 PROFILED = pp.Load(
     lanes=3,
     snapshot_seed=7,
     warmup=True,
-    profile=pp.Profile(duration_seconds=0.5, response_grace_seconds=0.005, global_idle_cap_seconds=0.01),
+    profile=pp.Profile(duration_seconds=0.47, response_grace_seconds=0.005, global_idle_cap_seconds=0.01),
 )
 
 
-@pytest.fixture(scope="module")
-def report(proven: ProvenGraph) -> ControlledReport:
-    made = pp.replay(proven, DEPLOYMENT, PROFILED)
+@pytest.fixture(scope="module", params=DEPLOYMENTS)
+def report(proven: ProvenGraph, request: pytest.FixtureRequest) -> ControlledReport:
+    made = pp.replay(proven, DEPLOYMENTS[request.param], PROFILED)
     assert isinstance(made, ControlledReport)
     return made
 
@@ -203,7 +217,10 @@ def test_nothing_of_the_preparation_is_measured(report: ControlledReport) -> Non
     assert start == max(request["quiescent_at_ms"] for request in phases["requests"])
     span_ms = document["agentic_profile"]["finished_at_ms"] - start
     assert document["decode_worker_seconds"] == pytest.approx(span_ms / 1000)
-    assert document["busy_worker_seconds"] <= span_ms / 1000
+    assert document["prefill_worker_seconds"] == (
+        document["decode_worker_seconds"] if len(document["roles"]) > 1 else 0
+    )
+    assert document["busy_worker_seconds"] <= len(document["roles"]) * span_ms / 1000
     tokens = sum(line["input_length"] for line in lines)
     assert document["committed_prefill_tokens"] < tokens
 
@@ -230,12 +247,13 @@ def test_identities_are_fresh(report: ControlledReport) -> None:
         assert line["session_id"].startswith(line["play_id"])
 
 
-def test_what_has_no_meaning_is_null(proven: ProvenGraph) -> None:
+@pytest.mark.parametrize("topology", DEPLOYMENTS)
+def test_what_has_no_meaning_is_null(proven: ProvenGraph, topology: str) -> None:
     """A profile too short for any response."""
     short = msgspec.structs.replace(
         PROFILED, warmup=False, profile=pp.Profile(duration_seconds=0.001, response_grace_seconds=0.0)
     )
-    document = pp.replay(proven, DEPLOYMENT, short).to_dict()
+    document = pp.replay(proven, DEPLOYMENTS[topology], short).to_dict()
     assert document["agentic_phases"] is None
     assert document["completed_requests"] == 0
     assert document["agentic_profile"]["observation_duration_ms"] == 0
@@ -246,10 +264,10 @@ def test_what_has_no_meaning_is_null(proven: ProvenGraph) -> None:
 
 
 def test_two_runs_give_equal_bytes(proven: ProvenGraph, report: ControlledReport) -> None:
-    again = pp.replay(proven, DEPLOYMENT, PROFILED)
+    again = pp.replay(proven, report.deployment, PROFILED)
     assert ledger_digest(again.ledger) == ledger_digest(report.ledger)
     assert list(again.request_dicts()) == list(report.request_dicts())
-    other = pp.replay(proven, DEPLOYMENT, msgspec.structs.replace(PROFILED, snapshot_seed=8))
+    other = pp.replay(proven, report.deployment, msgspec.structs.replace(PROFILED, snapshot_seed=8))
     assert ledger_digest(other.ledger) != ledger_digest(report.ledger)
 
 
@@ -260,12 +278,15 @@ def test_without_capture_there_are_no_lines(proven: ProvenGraph) -> None:
         made.request_dicts()
 
 
-def test_plays_of_one_scope_share_nothing() -> None:
+@pytest.mark.parametrize("topology", DEPLOYMENTS)
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_plays_of_one_scope_share_nothing(topology: str, backend: str) -> None:
     """Finite mode: the second play finds the first one's prompt, unless each play is a scope of its own."""
     same = [dict(row, dependencies=[]) for row in rows() if row["request_id"] in ("p1", "q1")]
     proven = prove(sketch(same, block_size=4))
+    deployment = msgspec.structs.replace(DEPLOYMENTS[topology], backend=backend)
     shared, apart = (
-        pp.replay(proven, DEPLOYMENT, pp.Load(lanes=1, prefix_scope=scope)).to_dict() for scope in ("corpus", "play")
+        pp.replay(proven, deployment, pp.Load(lanes=1, prefix_scope=scope)).to_dict() for scope in ("corpus", "play")
     )
     assert shared["first_admission_prefix_cache_reused_ratio"] == pytest.approx(8 / 24)
     assert apart["first_admission_prefix_cache_reused_ratio"] == 0.0
@@ -274,7 +295,7 @@ def test_plays_of_one_scope_share_nothing() -> None:
 # A run that is invalid, and a trace that contradicts itself ----------------------------------------------------------
 
 
-def written(folder: Path, made: list[dict[str, Any]]) -> tuple[Path, Path]:
+def written(folder: Path, made: list[dict[str, Any]], engine: dict[str, Any] = ENGINE) -> tuple[Path, Path]:
     from playproof_lowering import write_v2
 
     trace, config = folder / "trace.jsonl", folder / "config.yaml"
@@ -284,10 +305,13 @@ def written(folder: Path, made: list[dict[str, Any]]) -> tuple[Path, Path]:
     return trace, config
 
 
-def test_a_failed_preparation_ends_the_run_as_invalid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("engine", [ENGINE, ENGINE_PAIR, {**ENGINE_PAIR, "backend": "sglang"}])
+def test_a_failed_preparation_ends_the_run_as_invalid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: dict[str, Any]
+) -> None:
     """Request p2's prompt reaches the context limit, and it is a primer or a warmup wherever play p is cut."""
     made = [dict(row, input_length=400, hash_ids=list(range(100))) if row["play_id"] == "p" else row for row in rows()]
-    _, config = written(tmp_path, made)
+    _, config = written(tmp_path, made, engine)
     assert main(["replay", "--config", str(config), "--out", str(tmp_path / "out")]) == EXIT_FINDINGS
     assert "invalid" in capsys.readouterr().err
     document = json.loads((tmp_path / "out" / "report.json").read_text())
@@ -316,6 +340,40 @@ def test_a_trace_that_contradicts_itself_is_refused(tmp_path: Path, capsys: pyte
 
 def made_path(config: Path) -> str:
     return str(config.parent / "trace.jsonl")
+
+
+def test_the_table_shows_preparation_and_cutoff(report: ControlledReport) -> None:
+    document, shown = report.to_dict(), Console(file=io.StringIO(), width=200)
+    print_report(shown, document)
+    text = shown.file.getvalue()  # type: ignore[attr-defined]
+    profile, phases = document["agentic_profile"], document["agentic_phases"]
+    counts = f"{profile['canceled_requests']}, {profile['never_issued_requests']}"
+    assert f"canceled, never issued     {counts}\n" in text
+    assert f"{len(phases['requests'])} requests, {phases['profile_start_ms'] / 1000:.3f} s" in text
+
+
+# Memory -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topology", DEPLOYMENTS)
+def test_state_does_not_grow_with_the_length_of_a_profile(
+    proven: ProvenGraph, topology: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty times the plays in the same arrays; without capture only four latencies a request are kept of them."""
+    finished: list[Any] = []
+    make = controlled._ledger
+    monkeypatch.setattr(controlled, "_ledger", lambda sim, *rest: finished.append(sim) or make(sim, *rest))
+    ledgers = []
+    for seconds in (0.5, 20.0):
+        load = msgspec.structs.replace(PROFILED, profile=pp.Profile(duration_seconds=seconds))
+        spec = DEPLOYMENTS[topology].to_spec()
+        ledgers.append(controlled.simulate_controlled(proven, spec, load.to_spec()))
+    short, long = ({name: array.nbytes for name, array in sim._asdict().items()} for sim in finished)
+    assert short == long
+    plays = [len(ledger.plays) for ledger in ledgers]
+    assert plays[1] > 20 * plays[0]
+    assert all(ledger.captured is None for ledger in ledgers)
+    assert len(ledgers[1].e2e_ns) == int(ledgers[1].outcomes[RequestState.FINISHED])
 
 
 # Identities ---------------------------------------------------------------------------------------------------------

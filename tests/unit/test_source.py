@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
 from pathlib import Path
 
 import pytest
 import zstandard
 from blake3 import blake3
+from playproof_lowering import load_graph
+from playproof_lowering.detect import detect
 from playproof_lowering.identity import namespace
 from playproof_lowering.source import Reading, SourceError, SourceFile, collect
+from playproof_lowering.turns import instant_ns
 from playproof_spec.findings import Findings
 
 
@@ -166,3 +171,71 @@ def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
     _, _, findings = listed(tmp_path)
     assert [item.code for item in findings.items] == ["path-not-text"]
     assert str(findings.items[0]).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("name", "packed", "found"),
+    [
+        ("trace.jsonl.xz", lzma.compress(b"{}"), "xz"),
+        ("trace.jsonl.bz2", bz2.compress(b"{}"), "bzip2"),
+        ("trace.zip", b"PK\x03\x04" + bytes(26), "zip"),
+        ("trace.jsonl", gzip.compress(b"{}"), "gzip"),
+        ("trace.json", zstandard.compress(b"{}"), "zstd"),
+        ("trace.json.gz", gzip.compress(gzip.compress(b"{}")), "gzip"),
+    ],
+)
+@pytest.mark.parametrize("format", ["auto", "mooncake"])
+def test_other_archives_are_told_by_their_kind(
+    tmp_path: Path, name: str, packed: bytes, found: str, format: str
+) -> None:
+    (tmp_path / name).write_bytes(packed)
+    result = load_graph([tmp_path / name], format=format)
+    items = [item for item in result.findings.items if item.code == "compression-unknown"]
+    assert [(item.found, item.where.file) for item in items] == [(found, str(tmp_path / name))]
+
+
+# One first record of each kind, with what surrounds the marks in real files; the names of files say nothing.
+HEADS = [
+    (b'{"schema": "dynamo.agentic_mooncake", "version": 2}', "agentic_mooncake"),
+    (b'{"request_id": "a", "play_id": "p", "hash_ids": [1]}', "agentic_mooncake"),
+    (b'{"id": "t", "models": ["m"], "block_size": 64, "requests": []}', "weka"),
+    (b'{"type": "summary", "summary": "x", "leafUuid": "u"}', "claude"),
+    (b'{"parentUuid": null, "isSidechain": false, "message": {"requests": [1]}}', "claude"),
+    (b'{"agentType": "Explore", "description": "x"}', "claude"),
+    (b'{"type": "file-history-snapshot", "messageId": "m", "snapshot": {}}', "claude"),
+    (b'{"timestamp": "2026-01-01T00:00:00Z", "type": "session_meta", "payload": {"id": "t"}}', "codex"),
+    (b'{"schema": "dynamo.request.trace.v1", "event_type": "request_end"}', "dynamo"),
+    (b'{"timestamp": 5, "event": {"schema": "dynamo.request.trace.v1"}}', "dynamo"),
+    (b'{"timestamp": 0, "input_length": 655, "output_length": 52, "hash_ids": [46, 47]}', "mooncake"),
+    (b'{"num_turns": 2, "input_prompt_length": 20}', "applied_compute_agentic"),
+    (b'  \n {"num_turns": 2}\n{"hash_ids": []}', "applied_compute_agentic"),
+    (b'{"name": "a package", "version": "1.0"}', None),
+    (b'{"a": {"hash_ids": [1]}}', None),
+    (b'["hash_ids"]', None),
+    (b"hash_ids", None),
+    (b'{"\\ud800": 1, "hash_idz": 2}', None),
+    (b"", None),
+]
+
+
+@pytest.mark.parametrize(("head", "format"), HEADS)
+def test_a_format_is_told_by_the_first_record(head: bytes, format: str | None) -> None:
+    assert detect(head) == format
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1970-01-01T00:00:01Z", 10**9),
+        ("1970-01-01T00:00:01", 10**9),
+        ("1970-01-01T05:30:01+05:30", 10**9),
+        ("1969-12-31T16:00:01.25-08:00", 1_250_000_000),
+        ("1970-01-01T00:00:00+00:01", None),
+        ("0001-01-01T00:00:00+14:00", None),
+        ("9999-12-31T23:59:59-14:00", 253_402_351_199 * 10**9),
+        ("yesterday", None),
+        ("", None),
+    ],
+)
+def test_instants_are_utc_whatever_their_offset(text: str, ns: int | None) -> None:
+    assert instant_ns(text) == ns
