@@ -455,9 +455,13 @@ class _Reader:
         self.findings.add(finding(code, message, where=self._where(field), found=as_written(found), **details))
 
     def _where(self, field: str) -> Where:
-        if field in self._overridden:
+        if field in self._overridden or (field not in self._lines and self._overridden_below(field)):
             return Where(file="--set", field=field)
         return Where(file=self.file, line=self._lines.get(field, 0), field=field)
+
+    def _overridden_below(self, field: str) -> bool:
+        """Whether a setting within a section was overridden, which a file without the section gets by it."""
+        return bool(field) and any(setting.startswith(f"{field}.") for setting in self._overridden)
 
     # Parsing ---------------------------------------------------------------------------------------------------------
 
@@ -639,7 +643,7 @@ class _Reader:
     def near(self, field: str) -> Where:
         """Return where `field` is, or where it would have to be: at the line of its nearest parent in the file."""
         parent = field
-        while parent and parent not in self._lines and parent not in self._overridden:
+        while parent and not (parent in self._lines or parent in self._overridden or self._overridden_below(parent)):
             parent = parent.rpartition(".")[0]
         return msgspec.structs.replace(self._where(parent), field=field)
 

@@ -623,7 +623,7 @@ yaml_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = sorted({field for field, _, _ in GUARDS} | {"engine", "traffic", "engine.workers", WORKER, f"{WORKER}.timing"})
+FIELDS = sorted({field for field, *_ in GUARDS} | {"engine", "traffic", "engine.workers", WORKER, f"{WORKER}.timing"})
 
 
 PAIR_FIELDS = sorted(
