@@ -79,6 +79,30 @@ class Trajectories:
     e2e_latency_ms: npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What the figures over completed requests are made of.
+
+    Attributes
+    ----------
+    requests, input_tokens, output_tokens : int
+    first_reused, last_reused : int
+        Prompt tokens found in cache at the first and at the last admission.
+    ttft_ms, ttst_ms, tpot_ms, e2e_ms : Float64
+        One sample each request that has one, in no order that matters.
+    """
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    first_reused: int
+    last_reused: int
+    ttft_ms: npt.NDArray[np.float64]
+    ttst_ms: npt.NDArray[np.float64]
+    tpot_ms: npt.NDArray[np.float64]
+    e2e_ms: npt.NDArray[np.float64]
+
+
 class Report:
     """What one replay showed.
 
@@ -122,8 +146,6 @@ class Report:
         self.findings = Findings()
         self.wall_time_ms = wall_time_ms
         self.per_request = per_request
-        self._columns = RequestColumns(proven.graph, ledger, disaggregated=isinstance(deployment, Disaggregated))
-        self.trajectories = _trajectories(ledger)
         for item in proven.findings:
             self.findings.add(item)
         self.findings.extend(findings or Findings())
@@ -132,6 +154,30 @@ class Report:
     def valid(self) -> bool:
         """Whether the figures mean what they say; only a preparation that failed makes a run invalid."""
         return True
+
+    @cached_property
+    def trajectories(self) -> Trajectories:
+        """The plays of the run."""
+        return _trajectories(self.ledger)
+
+    @cached_property
+    def _columns(self) -> RequestColumns:
+        """The requests, column by column."""
+        return RequestColumns(self.proven.graph, self.ledger, disaggregated=isinstance(self.deployment, Disaggregated))
+
+    @cached_property
+    def _measured(self) -> Measured:
+        columns = self._columns
+        completed = columns.completed
+        known = {name: getattr(columns, name) for name in ("ttft_ms", "ttst_ms", "tpot_ms", "e2e_ms")}
+        return Measured(
+            requests=columns.count(RequestState.FINISHED),
+            input_tokens=int(self.proven.graph.input_length[columns.node[completed]].sum()),
+            output_tokens=int(columns.output[completed].sum()),
+            first_reused=int(columns.first_reused[completed].sum()),
+            last_reused=int(columns.last_reused[completed].sum()),
+            **{name: values[~np.isnan(values)] for name, values in known.items()},
+        )
 
     @cached_property
     def requests(self) -> npt.NDArray[np.void] | None:
@@ -148,6 +194,9 @@ class Report:
         """
         if not self.per_request:
             raise ValueError("this report has no per-request results: replay with per_request=True")
+        return self._lines()
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
         return self._columns.dicts()
 
     def to_dict(self) -> dict[str, Any]:
@@ -224,49 +273,45 @@ class Report:
         }
 
     def _throughput(self) -> dict[str, Any]:
-        columns = self._columns
-        seconds = self.duration_ms / MS_PER_S
-        inputs = int(self.proven.graph.input_length[columns.node[columns.completed]].sum())
-        outputs = int(columns.output[columns.completed].sum())
+        measured, seconds = self._measured, self.duration_ms / MS_PER_S
+        inputs, outputs = measured.input_tokens, measured.output_tokens
         return {
             "total_input_tokens": inputs,
             "total_output_tokens": outputs,
-            "request_throughput_rps": ratio(columns.count(RequestState.FINISHED), seconds),
+            "request_throughput_rps": ratio(measured.requests, seconds),
             "input_throughput_tok_s": ratio(inputs, seconds),
             "output_throughput_tok_s": ratio(outputs, seconds),
             "total_throughput_tok_s": ratio(inputs + outputs, seconds),
         }
 
     def _latencies(self) -> dict[str, Any]:
-        columns, ledger = self._columns, self.ledger
+        measured, ledger = self._measured, self.ledger
         figures: dict[str, Any] = {}
         samples = (
-            ("ttft", columns.ttft_ms),
-            ("ttst", columns.ttst_ms),
-            ("tpot", columns.tpot_ms),
-            ("e2e_latency", columns.e2e_ms),
+            ("ttft", measured.ttft_ms),
+            ("ttst", measured.ttst_ms),
+            ("tpot", measured.tpot_ms),
+            ("e2e_latency", measured.e2e_ms),
         )
         for name, values in samples:
-            known = values[~np.isnan(values)]
-            figures[f"num_{name}_samples"] = len(known)
-            figures.update(_named(name, summarize(known)))
+            figures[f"num_{name}_samples"] = len(values)
+            figures.update(_named(name, summarize(values)))
         figures["num_itl_samples"] = int(ledger.gap_count.sum())
         figures.update(_named("itl", summarize_weighted(ledger.gap_ns / NS_PER_MS, ledger.gap_count)))
         return figures
 
     def _cache_and_work(self) -> dict[str, Any]:
-        columns, ledger = self._columns, self.ledger
-        completed = columns.completed
-        inputs = int(self.proven.graph.input_length[columns.node[completed]].sum())
-        outputs = int(columns.output[completed].sum())
+        measured, ledger = self._measured, self.ledger
+        inputs = measured.input_tokens
         roles = self._roles()
         # An aggregated worker counts as one that decodes.
         decoding = roles.get("decode") or roles["aggregated"]
         return {
-            "first_admission_prefix_cache_reused_ratio": _share(columns.first_reused[completed], inputs),
-            "prefix_cache_reused_ratio": _share(columns.last_reused[completed], inputs),
+            # A run that computed no prompt reused none of it; the peer reports 0 there as well.
+            "first_admission_prefix_cache_reused_ratio": measured.first_reused / inputs if inputs else 0.0,
+            "prefix_cache_reused_ratio": measured.last_reused / inputs if inputs else 0.0,
             "committed_prefill_tokens": int(ledger.prefill_tokens.sum()),
-            "processed_tokens": inputs + outputs,
+            "processed_tokens": inputs + measured.output_tokens,
             "forward_passes": int(ledger.passes.sum()),
             "preemptions": int(ledger.preemptions.sum()),
             "evicted_blocks": int(ledger.evictions.sum()),
@@ -429,11 +474,6 @@ def _seconds(times_ns: npt.NDArray[np.int64]) -> float:
 
 def _named(name: str, summary: Summary) -> dict[str, float | None]:
     return {f"{statistic}_{name}_ms": value for statistic, value in summary.items()}
-
-
-def _share(part: npt.NDArray[np.int64], whole: int) -> float:
-    # A run that computed no prompt reused none of it; the peer reports 0 there as well.
-    return int(part.sum()) / whole if whole else 0.0
 
 
 def _known(value: float) -> float | None:
