@@ -244,7 +244,6 @@ def test_request_lines(report: Report) -> None:
         "play_ordinal": 0,
         "lane": 0,
         "phase": "profile",
-        "turn_index": None,
         "model": "model",
         "terminal_status": "completed",
         "input_length": 10,
