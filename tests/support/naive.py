@@ -45,6 +45,12 @@ class NaivePool:
         self.refs[copy] = 1
         return copy
 
+    def allocate_all(self, number: int) -> list[int]:
+        """Take `number` copies at once; those evicted for it come first, the last one evicted before the others."""
+        spare = min(number, len(self.free))
+        taken = [self.allocate() for _ in range(number)]
+        return taken[: spare - 1 : -1] + taken[:spare] if spare else taken[::-1]
+
     def reuse(self, copy: int) -> None:
         self.idle.pop(copy, None)
         self.refs[copy] += 1
@@ -262,8 +268,7 @@ class NaiveWorker:
         before = min(request.computed, self.prompt(node))
         request.computed += tokens
         request.prompt_computed_now = min(request.computed, self.prompt(node)) - before
-        while len(request.table) < self.ceil_blocks(request.computed):
-            request.table.append(self.pool.allocate())
+        request.table += self.pool.allocate_all(max(self.ceil_blocks(request.computed) - len(request.table), 0))
         if self.spec.prefix_caching:
             full = request.computed // self.spec.block_size
             for block, content in enumerate(self.contents(node, full)):
@@ -355,6 +360,10 @@ class NaiveWorker:
         self.waiting.append(node)
 
     # What a host tier changes
+
+    def host_use(self) -> dict[str, int]:
+        """What its host pool did; nothing where it has none."""
+        return {}
 
     def compute_start(self, now: int) -> int:
         """When the pass just scheduled may begin to compute."""

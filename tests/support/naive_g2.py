@@ -135,6 +135,18 @@ class NaiveHostWorker(NaiveWorker):
     def in_flight(self, copying: Copying | None) -> bool:
         return copying in self.copyings
 
+    def host_use(self) -> dict[str, int]:
+        size = self.host.spec.block_bytes
+        return {
+            **self.host.counters,
+            "used": len(self.host.pins) + len(self.host.pending),
+            "resident": len(self.host.pins),
+            "stored_blocks": self.d2h.bytes // size,
+            "loaded_blocks": self.h2d.bytes // size,
+            "d2h_busy": self.d2h.busy_ns,
+            "h2d_busy": self.h2d.busy_ns,
+        }
+
     # Passes
 
     def accept(self, node: int) -> None:
@@ -258,10 +270,8 @@ class NaiveHostWorker(NaiveWorker):
         self.aside = [other for other in self.aside if other != node]
 
     def refuse(self, node: int) -> None:
-        super_waiting = node in self.waiting
-        if not super_waiting:
-            self.waiting.insert(0, node)
-            self.aside.remove(node)
+        self.leave_queue(node)
+        self.waiting.insert(0, node)
         super().refuse(node)
 
     def set_aside(self, node: int) -> None:
@@ -353,7 +363,7 @@ class NaiveHostWorker(NaiveWorker):
         if self.ceil_blocks(self.known(node)) - active > self.pool.available() - self.promised():
             return False
         self.take(node, found)
-        fresh = [self.pool.allocate() for _ in hit]
+        fresh = self.pool.allocate_all(len(hit))
         self.requests[node].table += fresh
         load = self.copying_of(True, node, hit)
         may_start = max([now, *self.read_ends(fresh)])
