@@ -27,6 +27,7 @@ from playproof.deployment import (
     Deployment,
     Disaggregated,
     FixedTiming,
+    HostOffload,
     InvalidDeployment,
     Load,
     PolynomialTiming,
@@ -37,6 +38,7 @@ from playproof.deployment import (
     lacking,
     too_many_blocks,
     unequal_blocks,
+    unusable_host,
 )
 from playproof.fields import (
     Bandwidth,
@@ -45,6 +47,7 @@ from playproof.fields import (
     Conservativeness,
     ContextLength,
     Lanes,
+    LinkBandwidth,
     PassMs,
     Positive,
     Seconds,
@@ -142,11 +145,23 @@ class _Capacity(_Section, frozen=True, kw_only=True):
     blocks: Blocks
 
 
+class _HostOffload(_Section, frozen=True, kw_only=True):
+    num_host_blocks: Blocks
+    scope: str = "dp_rank_local"
+    d2h_bandwidth_gbps: LinkBandwidth
+    h2d_bandwidth_gbps: LinkBandwidth
+    latency_to_first_byte_ms: PassMs = 0.0
+    # Of a pool that workers share; a private one has no use for them, and leaves them be.
+    shared_d2h_bandwidth_gbps: LinkBandwidth | None = None
+    shared_h2d_bandwidth_gbps: LinkBandwidth | None = None
+
+
 class _KvCache(_Section, frozen=True, kw_only=True):
     block_size: BlockSize | None = None
     prefix_caching: bool = True
     bytes_per_token: Positive | None = None
     capacity: _Capacity
+    host_offload: _HostOffload | None = None
 
 
 class _Timing(_Section, frozen=True, kw_only=True):
@@ -214,9 +229,10 @@ _LATER: Mapping[str, str] = {
     "traffic.load.concurrency": _ORDINARY,
     "traffic.stop": "a virtual-time stop belongs to ordinary traces; agentic plays run to their end",
     "engine.speculation": "speculative decoding is not supported",
-    **{f"{worker}.kv_cache.host_offload": "host offload (G2) is not supported" for worker in _WORKERS},
     **{f"{worker}.kv_cache.g3_offload": "G3 offload is not supported" for worker in _WORKERS},
 }
+
+_SHARED = {"cluster_shared": "a host pool that workers share is not supported"}
 
 # Words a text field takes: those that work, and those refused by name with the reason.
 _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
@@ -229,6 +245,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "engine.router.policy": (("round_robin",), {"kv_router": "the KV-aware router is not supported"}),
     "engine.kv_transfer.timing_mode": (("destination_missing", "full_prompt"), {}),
     **{f"{worker}.kv_cache.capacity.type": (("fixed",), {}) for worker in _WORKERS},
+    **{f"{worker}.kv_cache.host_offload.scope": (("dp_rank_local",), _SHARED) for worker in _WORKERS},
     **{f"{worker}.timing.type": (("fixed", "polynomial"), {}) for worker in _WORKERS},
 }
 
@@ -362,7 +379,8 @@ def _deployment(engine: _Engine) -> AnyDeployment:
     }
     workers, transfer = engine.workers, engine.kv_transfer or _KvTransfer()
     if workers.aggregated is not None:
-        return Deployment(backend=backend, **common, **_worker_fields(workers.aggregated, backend))
+        host = _host_offload(workers.aggregated.kv_cache)
+        return Deployment(backend=backend, host_offload=host, **common, **_worker_fields(workers.aggregated, backend))
     assert workers.prefill is not None
     assert workers.decode is not None
     return Disaggregated(
@@ -375,6 +393,20 @@ def _deployment(engine: _Engine) -> AnyDeployment:
             timing_mode="full_prompt" if transfer.timing_mode == "full_prompt" else "destination_missing",
         ),
         **common,
+    )
+
+
+def _host_offload(cache: _KvCache) -> HostOffload | None:
+    host = cache.host_offload
+    if host is None:
+        return None
+    assert cache.bytes_per_token is not None
+    return HostOffload(
+        num_host_blocks=host.num_host_blocks,
+        bytes_per_token=cache.bytes_per_token,
+        d2h_bandwidth_gbps=host.d2h_bandwidth_gbps,
+        h2d_bandwidth_gbps=host.h2d_bandwidth_gbps,
+        latency_to_first_byte_ms=host.latency_to_first_byte_ms,
     )
 
 
@@ -403,6 +435,7 @@ class _Reader:
         # Sections that belong to another mode than the file's: refused as a whole, and not read.
         self._foreign: set[str] = set()
         self._block_size: int | None = None
+        self._backend = "vllm"
 
     def add(self, code: str, message: str, field: str, found: object = "", **details: Any) -> None:
         self.findings.add(finding(code, message, where=self._where(field), found=as_written(found), **details))
@@ -523,6 +556,8 @@ class _Reader:
         """Check that the file has the roles of its mode and nothing of the other one; what they hold is read later."""
         backend, workers = engine.get("backend", "vllm"), engine.get("workers")
         self._block_size = _BLOCK_SIZES.get(backend) if isinstance(backend, str) else None
+        if isinstance(backend, str) and backend in _BLOCK_SIZES:
+            self._backend = backend
         mode = engine.get("mode", "aggregated")
         if not isinstance(mode, str) or mode not in _OF_MODE:
             return
@@ -611,14 +646,31 @@ class _Reader:
         elif isinstance(section, _Worker):
             where = self._where(f"{path}.kv_cache.capacity.blocks")
             self._told(too_many_blocks(where, (section.parallelism.replicas, section.kv_cache.capacity.blocks)))
-        elif isinstance(section, _Workers) and section.prefill is not None and section.decode is not None:
-            self._roles(section.prefill, section.decode, path)
+        elif isinstance(section, _Workers):
+            self._hosts(section, path)
+            if section.prefill is not None and section.decode is not None:
+                self._roles(section.prefill, section.decode, path)
         elif (
             isinstance(section, _KvTransfer)
             and section.bandwidth_gb_per_second is not None
             and section.bytes_per_token is None
         ):
             self._told(bandwidth_without_bytes(self._near(f"{path}.bytes_per_token")))
+
+    def _hosts(self, workers: _Workers, path: str) -> None:
+        for role in ("aggregated", "prefill", "decode"):
+            worker: _Worker | None = getattr(workers, role)
+            if worker is None or worker.kv_cache.host_offload is None:
+                continue
+            field = f"{path}.{role}.kv_cache.host_offload"
+            if role != "aggregated":
+                self.add("config-unsupported", f"host offload on {role} workers is not supported", field)
+                continue
+            if worker.kv_cache.bytes_per_token is None:
+                where = self._near(f"{path}.{role}.kv_cache.bytes_per_token")
+                self._told(finding("config-missing", "host offload needs bytes_per_token", where=where))
+            for problem in unusable_host(self._where(field), self._backend, worker.kv_cache.prefix_caching):
+                self._told(problem)
 
     def _roles(self, prefill: _Worker, decode: _Worker, path: str) -> None:
         roles = {f"{path}.prefill": prefill, f"{path}.decode": decode}

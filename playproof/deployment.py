@@ -23,6 +23,7 @@ from playproof.fields import (
     Conservativeness,
     ContextLength,
     Lanes,
+    LinkBandwidth,
     PassMs,
     Positive,
     Seconds,
@@ -35,7 +36,7 @@ from playproof.fields import (
 )
 
 if TYPE_CHECKING:
-    from playproof_kernel.deployment import DeploymentSpec, LoadSpec, ProfileSpec, Timing, WorkerSpec
+    from playproof_kernel.deployment import DeploymentSpec, HostSpec, LoadSpec, ProfileSpec, Timing, WorkerSpec
 
 BackendName = Literal["vllm", "sglang"]
 # `context_length: max`: longer than any prompt and output that a trace may declare.
@@ -83,6 +84,18 @@ def bandwidth_without_bytes(where: Where) -> Finding:
     return finding("config-missing", "a bandwidth needs bytes_per_token", where=where)
 
 
+def unusable_host(where: Where, backend: str, prefix_caching: bool) -> list[Finding]:
+    """Return findings on host memory behind a cache that cannot use it."""
+    problems = []
+    if backend != "vllm":
+        message = f"host offload with the backend {backend} is not supported"
+        problems.append(finding("config-unsupported", message, where=where, wanted="backend: vllm"))
+    if not prefix_caching:
+        message = "host offload keeps blocks of the prefix cache, which is off"
+        problems.append(finding("config-combination", message, where=where, wanted="prefix_caching: true"))
+    return problems
+
+
 def _refused(*problems: Finding) -> InvalidDeployment:
     findings = Findings()
     for problem in problems:
@@ -126,6 +139,36 @@ class PolynomialTiming(_Checked, frozen=True, kw_only=True, tag="polynomial", ta
     """
 
 
+class HostOffload(_Checked, frozen=True, kw_only=True):
+    """Host memory behind the KV pool of each worker (G2), and the worker's links to it.
+
+    Attributes
+    ----------
+    num_host_blocks : int
+        KV blocks that it holds.
+    bytes_per_token : int
+        What one token's KV weighs.
+    scope : "dp_rank_local"
+        Each worker has its own.
+    d2h_bandwidth_gbps, h2d_bandwidth_gbps : float
+        Of the link from device to host, and of the one back, in 10⁹ bytes per second; 0 moves everything at once.
+    latency_to_first_byte_ms : float
+        From the instant a copy may start to its first byte.
+
+    Raises
+    ------
+    InvalidDeployment
+        When a field is out of range or of the wrong type; all such fields are named.
+    """
+
+    num_host_blocks: Blocks
+    bytes_per_token: Positive
+    scope: Literal["dp_rank_local"] = "dp_rank_local"
+    d2h_bandwidth_gbps: LinkBandwidth
+    h2d_bandwidth_gbps: LinkBandwidth
+    latency_to_first_byte_ms: PassMs = 0.0
+
+
 class RoleWorkers(_Checked, frozen=True, kw_only=True):
     """Workers, all alike, behind a round-robin router: what the aggregated deployment and each role have in common.
 
@@ -149,6 +192,10 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
         if problem is not None:
             raise _refused(problem)
 
+    def _host_spec(self) -> HostSpec | None:
+        """Return what host memory each worker has."""
+        return None
+
     def _worker_spec(self, backend: BackendName) -> WorkerSpec:
         from playproof_kernel.deployment import Backend, WorkerSpec
 
@@ -163,6 +210,7 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
             chunked_prefill_size=self.chunked_prefill_size,
             max_prefill_tokens=self.max_prefill_tokens,
             schedule_conservativeness=self.schedule_conservativeness,
+            host=self._host_spec(),
         )
 
 
@@ -190,13 +238,16 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
     context_length : int or "max"
         Tokens of prompt and output that a request may have; "max" sets no limit.
     timing : FixedTiming or PolynomialTiming
+    host_offload : HostOffload or None
+        Host memory behind each worker's pool: vLLM with prefix caching only.
     model, hardware : str or None
         Labels that reports repeat; they change nothing.
 
     Raises
     ------
     InvalidDeployment
-        When a field is out of range or of the wrong type; all such fields are named.
+        When a field is out of range or of the wrong type; all such fields are named. When host memory stands behind a
+        cache that does not use it.
 
     Examples
     --------
@@ -206,8 +257,31 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
 
     backend: BackendName = "vllm"
     context_length: ContextLength = "max"
+    host_offload: HostOffload | None = None
     model: str | None = None
     hardware: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.host_offload is not None:
+            field = Where(field="Deployment.host_offload")
+            problems = (*unusable_host(field, self.backend, self.prefix_caching),)
+            if problems:
+                raise _refused(*problems)
+
+    def _host_spec(self) -> HostSpec | None:
+        from playproof_kernel.deployment import HostSpec
+
+        host = self.host_offload
+        if host is None:
+            return None
+        return HostSpec(
+            blocks=host.num_host_blocks,
+            block_bytes=host.bytes_per_token * self.block_size,
+            d2h_bytes_per_second=host.d2h_bandwidth_gbps * BYTES_PER_GB or None,
+            h2d_bytes_per_second=host.h2d_bandwidth_gbps * BYTES_PER_GB or None,
+            latency_ns=ms_to_ns(host.latency_to_first_byte_ms),
+        )
 
     @property
     def context_tokens(self) -> int:

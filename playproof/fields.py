@@ -42,6 +42,10 @@ Bandwidth = Annotated[
     float,
     Meta(ge=BANDWIDTH_MIN, le=BANDWIDTH_MAX, description=f"GB per second from {BANDWIDTH_MIN:g} to {BANDWIDTH_MAX:g}"),
 ]
+# Of a link to host memory; 0 stands for no time at all.
+LinkBandwidth = Annotated[
+    float, Meta(ge=0, le=BANDWIDTH_MAX, description=f"GB per second from 0 (at once) to {BANDWIDTH_MAX:g}")
+]
 # That a seed is below 2^64 is checked apart: a bound of `Meta` does not reach that far.
 Seed = Annotated[int, Meta(ge=0, description=f"a whole number from 0 to {MAX_SEED}")]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS, description=f"seconds from 0 to {MAX_SECONDS:.0f}")]

@@ -318,6 +318,15 @@ def _readers_end(sim: Any, worker: int, request: int, begin: int) -> int:
 
 
 @compiled
+def writable_at(sim: Any, worker: int, request: int) -> int:
+    """Return when the blocks reserved for `request`, but for its resident prefix, may be written."""
+    now = int(sim.run[0].now)
+    if not is_used(sim, worker):
+        return now
+    return max(now, _readers_end(sim, worker, request, int(sim.live[request].filled)))
+
+
+@compiled
 def fence(sim: Any, worker: int, request: int, begin: int) -> None:
     """Let the pass wait for the readers of the copies just given to `request`, those from `begin` on."""
     record = sim.hosts[worker]
@@ -372,6 +381,19 @@ def candidate(sim: Any, worker: int) -> int:
             request = int(sim.live[request].next)
         return request
     return int(sim.queues[worker, WAITING].head)
+
+
+@compiled
+def first_restored(sim: Any, worker: int) -> int:
+    """Return the first request set aside that is awake and whose blocks come, or came, from the host, or NONE."""
+    record = sim.hosts[worker]
+    request = int(sim.queues[worker, ASIDE].head)
+    while request != NONE:
+        ticket = sim.tickets[request]
+        if ticket.restored != NONE and ticket.asleep != record.wakenings:
+            return request
+        request = int(sim.live[request].next)
+    return NONE
 
 
 @compiled

@@ -34,7 +34,7 @@ from playproof_kernel.transitions import REQUEST_TABLE, advance
 
 _ENQUEUE, _REJECT, _FAIL = constant(RequestEvent.ENQUEUE), constant(RequestEvent.REJECT), constant(RequestEvent.FAIL)
 _FIXED = constant(TimingKind.FIXED)
-_PREFILL = constant(Role.PREFILL)
+_PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
 
 
 # Scheduling -------------------------------------------------------------------------------------------------------
@@ -201,9 +201,12 @@ def _admit_beside_host(sim: Any, worker: int, budget: int, part: Any) -> None:
     record = sim.workers[worker]
     size = config.block_size
     while record.running < config.max_sequences and budget > 0:
-        request = offload.candidate(sim, worker)
+        request = _candidate_beside_host(sim, worker)
         if request == NONE:
             return
+        if config.role == _DECODE and sim.live[request].computed > 0:
+            _seat_materialized(sim, worker, request)
+            continue
         live, static, ticket = sim.live[request], sim.static[request], sim.tickets[request]
         if static.input >= config.context:
             _refuse_beside_host(sim, worker, request)
@@ -251,6 +254,19 @@ def _admit_beside_host(sim: Any, worker: int, budget: int, part: Any) -> None:
         want = min(tokens - live.computed, budget)
         _compute(sim, worker, request, want, part)
         budget -= want
+
+
+@compiled
+def _candidate_beside_host(sim: Any, worker: int) -> int:
+    """Return whom admission looks at next, or NONE: requests handed over come first, pending destinations or not."""
+    if config_of(sim, worker).role == _DECODE:
+        request = _first_materialized(sim, worker)
+        if request != NONE:
+            return request
+        if sim.queues[worker, PENDING].head != NONE:
+            # What is pending may wait for the blocks of restored requests, and these for what is pending.
+            return offload.first_restored(sim, worker) if sim.workers[worker].running == 0 else NONE
+    return offload.candidate(sim, worker)
 
 
 @compiled

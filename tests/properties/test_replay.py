@@ -13,7 +13,16 @@ from playproof_kernel import DeploymentSpec, Ledger, LoadSpec, simulate
 from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph, Trigger
 from playproof_spec.machines import NodeState, PlayState, RequestState
-from strategies import canceled, deployments, graphs, hosted_deployments, loads, pressed, sglang_deployments
+from strategies import (
+    canceled,
+    deployments,
+    graphs,
+    hosted_deployments,
+    hosted_pairs,
+    loads,
+    pressed,
+    sglang_deployments,
+)
 
 every_deployment = deployments | sglang_deployments | hosted_deployments
 
@@ -32,16 +41,23 @@ def test_equals_the_naive_replay(graph: Graph, deployment: DeploymentSpec, load:
     assert observed(ledger) == expected
 
 
-@given(data=st.data(), graph=graphs(max_plays=6, max_nodes=8), deployment=hosted_deployments, load=loads)
+@given(
+    data=st.data(),
+    graph=graphs(max_plays=6, max_nodes=8),
+    deployment=hosted_deployments | hosted_pairs(),
+    load=loads,
+)
 def test_host_memory_equals_the_naive_one(
     data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec
 ) -> None:
     load = data.draw(canceled(graph, load))
     expected = naively_observed(naive_replay(graph, deployment, load))
+    event(f"split: {deployment.decode is not None}")
     for counter in ("loads", "evictions", "deferrals", "retries"):
         event(f"{counter}: {sum(use[counter] for use in expected['hosts']) > 0}")
     ledger = replayed(graph, deployment, load)
     assert observed(ledger) == expected
+    assert (ledger.hosts["resident"] <= ledger.hosts["used"]).all()
     assert (ledger.hosts["used"] <= ledger.hosts["capacity"]).all()
     assert columns(ledger) == columns(replayed(graph, deployment, replace(load, macro_steps=False)))
 

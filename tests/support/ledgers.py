@@ -66,7 +66,11 @@ def observed(ledger: Ledger) -> dict[str, Any]:
         "gaps": dict(zip(ledger.gap_ns.tolist(), ledger.gap_count.tolist(), strict=True)),
         "passes": ledger.passes.tolist(),
         "preemptions": ledger.preemptions.tolist(),
-        "hosts": [dict(zip(HOST_COLUMNS, row, strict=True)) for row in ledger.hosts[[*HOST_COLUMNS]].tolist()],
+        "hosts": [
+            dict(zip(HOST_COLUMNS, row, strict=True))
+            for row, capacity in zip(ledger.hosts[[*HOST_COLUMNS]].tolist(), ledger.hosts["capacity"], strict=True)
+            if capacity > 0
+        ],
     }
 
 
@@ -80,7 +84,7 @@ def naively_observed(run: NaiveRun) -> dict[str, Any]:
     of_handoff = {"skipped": "queued", "rejected": "failed"}
     histories = [
         [(*entry, r.host_reused.get(i, 0), False, i) for i, entry in enumerate(r.admissions)]
-        + [(*entry, 0, True, i) for i, entry in enumerate(r.decode_admissions)]
+        + [(*entry, r.decode_host_reused.get(i, 0), True, i) for i, entry in enumerate(r.decode_admissions)]
         for r in requests
     ]
     return {

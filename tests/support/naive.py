@@ -89,7 +89,9 @@ class Request:
     worker: int = -1
     admissions: list[tuple[int, int]] = field(default_factory=list)
     decode_admissions: list[tuple[int, int]] = field(default_factory=list)
-    host_reused: dict[int, int] = field(default_factory=dict)  # by number of admission: tokens restored from the host
+    # By number of admission: tokens restored from the host.
+    host_reused: dict[int, int] = field(default_factory=dict)
+    decode_host_reused: dict[int, int] = field(default_factory=dict)
     handoff: tuple[int, ...] = (-1, -1, -1, -1, -1)  # its decode worker and its steps, under the run controls
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from naive import NaiveWorker, Request
+from naive_disagg import VllmDestination, VllmSource
 from playproof_kernel import WorkerSpec
 from playproof_kernel.deployment import HostSpec
 from playproof_spec.graph import Graph
@@ -320,6 +321,12 @@ class NaiveHostWorker(NaiveWorker):
             if self.prompt(node) >= self.context:
                 self.refuse(node)
                 continue
+            if self.materialized(node):
+                self.leave_queue(node)
+                self.running.append(node)
+                self.scheduled.add(node)
+                self.requests[node].admissions.append((now, 0))
+                continue
             if node in self.restores and not self.awaits_copy(node):
                 if self.ceil_blocks(self.known(node)) - len(self.requests[node].table) > self.pool.available():
                     break
@@ -394,3 +401,30 @@ class NaiveHostWorker(NaiveWorker):
         self.asleep.discard(node)
         self.tried_ns = -1
         super().forget(node)
+
+
+class HostVllmSource(NaiveHostWorker, VllmSource):
+    """A vLLM worker of the prefill role with host memory."""
+
+
+class HostVllmDestination(NaiveHostWorker, VllmDestination):
+    """A vLLM worker of the decode role with host memory."""
+
+    def head(self) -> int | None:
+        # Requests handed over come first, whether or not others are pending.
+        handed_off = sorted((node for node in self.waiting if node in self.ready), key=lambda node: self.order[node])
+        if handed_off:
+            return handed_off[0]
+        if not self.pending:
+            return super().head()
+        # What is pending may wait for the blocks of restored requests, and these for what is pending.
+        awake = [node for node in self.aside if node not in self.asleep and node in self.restores]
+        return awake[0] if awake and not self.running else None
+
+    def activate(self, node: int) -> None:
+        super().activate(node)
+        self.tried_ns = -1
+
+    def writable_ns(self, node: int, now: int) -> int:
+        request = self.requests[node]
+        return max([now, *self.read_ends(request.table[request.filled :])])

@@ -205,3 +205,17 @@ def pressed(draw: st.DrawFn) -> tuple[Graph, DeploymentSpec]:
         timing=draw(timings),
     )
     return sketch(drawn, block_size=1), DeploymentSpec(1, worker, 1000)
+
+
+@st.composite
+def hosted_pairs(draw: st.DrawFn) -> DeploymentSpec:
+    """Draw a prefill and a decode role of vLLM, with host memory on either or both."""
+    pair = draw(disaggregated([Backend.VLLM]))
+    assert pair.decode is not None
+    which = draw(st.sampled_from(["prefill", "decode", "both"]))
+    prefill, decode = (replace(worker, prefix_caching=True) for worker in (pair.worker, pair.decode.worker))
+    if which != "decode":
+        prefill = replace(prefill, host=draw(hosts))
+    if which != "prefill":
+        decode = replace(decode, host=draw(hosts))
+    return replace(pair, worker=prefill, decode=replace(pair.decode, worker=decode))

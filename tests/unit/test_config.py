@@ -27,6 +27,7 @@ from playproof.deployment import (
     Deployment,
     Disaggregated,
     FixedTiming,
+    HostOffload,
     InvalidDeployment,
     Load,
     PolynomialTiming,
@@ -36,6 +37,7 @@ from playproof.deployment import (
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = "engine.workers.aggregated"
+HOST = {"num_host_blocks": 4, "d2h_bandwidth_gbps": 1.0, "h2d_bandwidth_gbps": 0.0}
 PAIR = b"""
 engine:
   mode: disaggregated
@@ -129,13 +131,45 @@ GUARDS = [
     (f"{WORKER}.kv_cache.capacity.type", "estimated", "config-value"),
     (f"{WORKER}.kv_cache.capacity.blocks", 0, "config-value"),
     (f"{WORKER}.kv_cache.capacity.blocks", 2**70, "config-value"),
-    (f"{WORKER}.kv_cache.host_offload", {"num_host_blocks": 4}, "config-unsupported"),
+    (f"{WORKER}.kv_cache.host_offload", HOST, "config-missing"),  # bytes_per_token
+    (f"{WORKER}.kv_cache.host_offload", {**HOST, "scope": "cluster_shared"}, "config-unsupported"),
+    (f"{WORKER}.kv_cache.host_offload", {**HOST, "num_host_blocks": True}, "config-type"),
+    (f"{WORKER}.kv_cache.host_offload", {**HOST, "d2h_bandwidth_gbps": -1}, "config-value"),
+    (f"{WORKER}.kv_cache.host_offload", {**HOST, "bandwidth": 1}, "config-unknown-key"),
     (f"{WORKER}.kv_cache.g3_offload", {}, "config-unsupported"),
     (f"{WORKER}.timing.type", "measured", "config-value"),
     (f"{WORKER}.timing.prefill_ms", -1, "config-value"),
     (f"{WORKER}.timing.prefill_ms", "1e3", "config-type"),
     (f"{WORKER}.timing.decode_ms", float("inf"), "config-value"),
 ]
+
+
+HOST_GUARDS = [
+    (["engine.backend=sglang"], "config-unsupported", f"{WORKER}.kv_cache.host_offload"),
+    ([f"{WORKER}.kv_cache.prefix_caching=false"], "config-combination", f"{WORKER}.kv_cache.host_offload"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "code", "field"), HOST_GUARDS)
+def test_host_memory_needs_a_cache_that_uses_it(overrides: list[str], code: str, field: str) -> None:
+    text = changed(f"{WORKER}.kv_cache.host_offload", HOST)
+    given = [f"{WORKER}.kv_cache.bytes_per_token=1000"]
+    host = parse_configuration(text, overrides=given).deployment
+    assert isinstance(host, Deployment)
+    assert host.host_offload == HostOffload(
+        num_host_blocks=4, bytes_per_token=1000, d2h_bandwidth_gbps=1, h2d_bandwidth_gbps=0
+    )
+    (problem,) = refused(text, overrides=[*given, *overrides])
+    assert (problem.code, problem.where.field) == (code, field)
+
+
+def test_bandwidths_of_a_shared_pool_mean_nothing_to_a_private_one() -> None:
+    given = [f"{WORKER}.kv_cache.bytes_per_token=1000"]
+    private, left = (
+        parse_configuration(changed(f"{WORKER}.kv_cache.host_offload", host), overrides=given)
+        for host in (HOST, {**HOST, "shared_d2h_bandwidth_gbps": 80.0, "shared_h2d_bandwidth_gbps": 80.0})
+    )
+    assert private.deployment == left.deployment
 
 
 # The same of a prefill/decode configuration.
@@ -149,7 +183,8 @@ PAIR_GUARDS = [
     ("engine.workers.decode.kv_cache.block_size", 32, "config-combination"),
     ("engine.workers.decode.kv_cache.capacity.type", "default", "config-value"),
     ("engine.workers.decode.kv_cache.capacity.blocks", 2**70, "config-value"),
-    ("engine.workers.prefill.kv_cache.host_offload", {"num_host_blocks": 4}, "config-unsupported"),
+    ("engine.workers.prefill.kv_cache.host_offload", HOST, "config-unsupported"),
+    ("engine.workers.decode.kv_cache.host_offload", HOST, "config-unsupported"),
     ("engine.workers.decode.kv_cache.g3_offload", {}, "config-unsupported"),
     ("engine.workers.prefill.timing.type", "default", "config-value"),
     ("engine.workers.decode.timing.decode_ms", 3, "config-combination"),
@@ -228,7 +263,7 @@ engine:
         (f"{WORKER}.parallelism.replicas", True, "true"),
         ("traffic.load.speedup", None, "null"),
         ("traffic.load.speedup", "fast", "fast"),
-        (f"{WORKER}.kv_cache.host_offload", {"num_host_blocks": 4}, '{"num_host_blocks": 4}'),
+        (f"{WORKER}.kv_cache.g3_offload", {"num_host_blocks": 4}, '{"num_host_blocks": 4}'),
         ("traffic.source.subagent_marker", "end", "end"),
     ],
 )

@@ -20,7 +20,7 @@ NOT_COMPARED = re.compile(
 )
 # What the peer derives from the edges stands in our graph.
 OF_THE_GRAPH = ("root_id", "parent_id")
-FAMILIES = re.compile(r"(agg|pd)-(vllm|sglang)-(snapshot|warm|profile|warm-profile)-\d+")
+FAMILIES = re.compile(r"(agg|pd)-(vllm|sglang)-(snapshot|warm|profile|warm-profile)-\d+|agg-vllm-g2-warm-profile-\d+")
 
 
 def same(ours: Any, theirs: Any) -> bool:
