@@ -379,8 +379,7 @@ def _deployment(engine: _Engine) -> AnyDeployment:
     }
     workers, transfer = engine.workers, engine.kv_transfer or _KvTransfer()
     if workers.aggregated is not None:
-        host = _host_offload(workers.aggregated.kv_cache)
-        return Deployment(backend=backend, host_offload=host, **common, **_worker_fields(workers.aggregated, backend))
+        return Deployment(backend=backend, **common, **_worker_fields(workers.aggregated, backend))
     assert workers.prefill is not None
     assert workers.decode is not None
     return Disaggregated(
@@ -420,6 +419,7 @@ def _worker_fields(worker: _Worker, backend: BackendName) -> dict[str, Any]:
         "block_size": worker.kv_cache.block_size or _BLOCK_SIZES[backend],
         "prefix_caching": worker.kv_cache.prefix_caching,
         "timing": timing,
+        "host_offload": _host_offload(worker.kv_cache),
         **msgspec.structs.asdict(worker.scheduler),
     }
 
@@ -663,9 +663,6 @@ class _Reader:
             if worker is None or worker.kv_cache.host_offload is None:
                 continue
             field = f"{path}.{role}.kv_cache.host_offload"
-            if role != "aggregated":
-                self.add("config-unsupported", f"host offload on {role} workers is not supported", field)
-                continue
             if worker.kv_cache.bytes_per_token is None:
                 where = self._near(f"{path}.{role}.kv_cache.bytes_per_token")
                 self._told(finding("config-missing", "host offload needs bytes_per_token", where=where))

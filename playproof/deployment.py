@@ -185,6 +185,7 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
     max_prefill_tokens: Positive = 16384
     schedule_conservativeness: Conservativeness = 1.0
     timing: FixedTiming | PolynomialTiming = FixedTiming()
+    host_offload: HostOffload | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,9 +193,25 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
         if problem is not None:
             raise _refused(problem)
 
+    def _unusable_host(self, name: str, backend: BackendName) -> list[Finding]:
+        """Return findings on host memory that the workers cannot use; `name` is what a finding calls them."""
+        if self.host_offload is None:
+            return []
+        return unusable_host(Where(field=f"{name}.host_offload"), backend, self.prefix_caching)
+
     def _host_spec(self) -> HostSpec | None:
-        """Return what host memory each worker has."""
-        return None
+        from playproof_kernel.deployment import HostSpec
+
+        host = self.host_offload
+        if host is None:
+            return None
+        return HostSpec(
+            blocks=host.num_host_blocks,
+            block_bytes=host.bytes_per_token * self.block_size,
+            d2h_bytes_per_second=host.d2h_bandwidth_gbps * BYTES_PER_GB or None,
+            h2d_bytes_per_second=host.h2d_bandwidth_gbps * BYTES_PER_GB or None,
+            latency_ns=ms_to_ns(host.latency_to_first_byte_ms),
+        )
 
     def _worker_spec(self, backend: BackendName) -> WorkerSpec:
         from playproof_kernel.deployment import Backend, WorkerSpec
@@ -257,31 +274,14 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
 
     backend: BackendName = "vllm"
     context_length: ContextLength = "max"
-    host_offload: HostOffload | None = None
     model: str | None = None
     hardware: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.host_offload is not None:
-            field = Where(field="Deployment.host_offload")
-            problems = (*unusable_host(field, self.backend, self.prefix_caching),)
-            if problems:
-                raise _refused(*problems)
-
-    def _host_spec(self) -> HostSpec | None:
-        from playproof_kernel.deployment import HostSpec
-
-        host = self.host_offload
-        if host is None:
-            return None
-        return HostSpec(
-            blocks=host.num_host_blocks,
-            block_bytes=host.bytes_per_token * self.block_size,
-            d2h_bytes_per_second=host.d2h_bandwidth_gbps * BYTES_PER_GB or None,
-            h2d_bytes_per_second=host.h2d_bandwidth_gbps * BYTES_PER_GB or None,
-            latency_ns=ms_to_ns(host.latency_to_first_byte_ms),
-        )
+        problems = self._unusable_host("Deployment", self.backend)
+        if problems:
+            raise _refused(*problems)
 
     @property
     def context_tokens(self) -> int:
@@ -399,6 +399,8 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
             too_many_blocks(Where(field="Disaggregated.decode.blocks"), *pools),
         )
         found = [problem for problem in problems if problem is not None]
+        for name, role in self.roles.items():
+            found += role._unusable_host(f"Disaggregated.{name}", self.backend)
         if found:
             raise _refused(*found)
 

@@ -298,7 +298,7 @@ class Report:
             **self._controls(),
             # Pools that workers share; there are none, and the peer names no private ones here.
             "g2_domains": None,
-            "host_pools": host_pools(self.ledger.hosts),
+            "host_pools": host_pools(self.ledger.hosts, self.deployment),
             "agentic_play_outcomes": self._outcomes(),
             **{name: fact for name, fact in graph.facts.items() if name.startswith("weka_")},
             "reading": {name: fact for name, fact in graph.facts.items() if not name.startswith("weka_")},
@@ -401,12 +401,19 @@ def _named(name: str, summary: Summary) -> dict[str, float | None]:
     return {f"{statistic}_{name}_ms": value for statistic, value in summary.items()}
 
 
-def host_pools(hosts: npt.NDArray[np.void]) -> list[dict[str, int | float]] | None:
+def host_pools(hosts: npt.NDArray[np.void], deployment: AnyDeployment) -> list[dict[str, Any]] | None:
     """Return what each worker's host pool did (`HOST_USE` of the kernel), or None where no worker has any."""
     if len(hosts) == 0:
         return None
+    # Rows stand role by role; a role may have none.
+    workers = [
+        (role, worker, fields.host_offload is not None)
+        for role, fields in deployment.roles.items()
+        for worker in range(fields.workers)
+    ]
     return [
         {
+            "role": role,
             "worker_idx": worker,
             "capacity_blocks": int(use["capacity"]),
             "resident_blocks": int(use["resident"]),
@@ -423,7 +430,8 @@ def host_pools(hosts: npt.NDArray[np.void]) -> list[dict[str, int | float]] | No
             "d2h_busy_ms": int(use["d2h_busy"]) / NS_PER_MS,
             "h2d_busy_ms": int(use["h2d_busy"]) / NS_PER_MS,
         }
-        for worker, use in enumerate(hosts)
+        for (role, worker, has_host), use in zip(workers, hosts, strict=True)
+        if has_host
     ]
 
 

@@ -406,6 +406,10 @@ class NaiveHostWorker(NaiveWorker):
 class HostVllmSource(NaiveHostWorker, VllmSource):
     """A vLLM worker of the prefill role with host memory."""
 
+    def release(self, node: int) -> None:
+        super().release(node)
+        self.tried_ns = -1
+
 
 class HostVllmDestination(NaiveHostWorker, VllmDestination):
     """A vLLM worker of the decode role with host memory."""
