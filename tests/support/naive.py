@@ -375,6 +375,9 @@ class NaiveWorker:
         """Whether a pass may be worth trying."""
         return bool(self.running or self.waiting)
 
+    def look_again(self) -> None:
+        """Take note that a pass tried in vain at this instant may now have an effect."""
+
     def end_due_copies(self, now: int) -> bool:
         """End what is due on the links to the host of an idle worker; say whether anything was."""
         return False

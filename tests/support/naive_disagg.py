@@ -505,6 +505,7 @@ class NaiveDisagg:
             # Who has work that cannot go on looks at what is pending, too.
             if isinstance(worker, DestinationRole):
                 if worker.has_work() and self.attempt(worker):
+                    worker.look_again()
                     return worker
         return None
 

@@ -202,6 +202,9 @@ class NaiveHostWorker(NaiveWorker):
         self.end_copies(now)
         return super().finish(now)
 
+    def look_again(self) -> None:
+        self.tried_ns = -1
+
     # Stores
 
     def prepare_store(self, node: int) -> None:
