@@ -24,6 +24,7 @@ from playproof.deployment import (
     PolynomialTiming,
     PrefillRole,
     Profile,
+    Speculation,
     Transfer,
 )
 from playproof.report import Report, Trajectories
@@ -44,6 +45,7 @@ __all__ = [
     "PrefillRole",
     "Profile",
     "Report",
+    "Speculation",
     "Trajectories",
     "Transfer",
     "Validation",

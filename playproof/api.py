@@ -7,23 +7,26 @@ only reads a configuration should not wait for them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from playproof_spec.findings import Findings, InvalidInput
+from playproof_spec.findings import Findings, InvalidInput, Where
 from playproof_spec.units import NS_PER_MS
 
 from playproof.config import Basis, Configuration, Marker, read_configuration
 from playproof.controlled import ControlledReport
-from playproof.deployment import AnyDeployment, Deployment, InvalidDeployment, Load
-from playproof.fit import contradictions, fit
+from playproof.deployment import LOAD_NAMES, AnyDeployment, Deployment, InvalidDeployment, Load
+from playproof.fit import contradictions, fit, misoffered
 from playproof.report import Report
 
 if TYPE_CHECKING:
     from playproof_spec.certificate import Certificate, ProvenGraph
     from playproof_spec.graph import Graph
+
+# Where the settings that only a trace can prove wrong stand for who sets them in Python.
+PLACES = {**{name: Where(field=field) for name, field in LOAD_NAMES.items()}, "mode": Where(field="Disaggregated")}
 
 PathOrPaths = str | Path | Sequence[str | Path]
 Progress = Callable[[int, int], None]
@@ -131,6 +134,7 @@ def validate(
     strict: bool = False,
     deployment: AnyDeployment | None = None,
     offered: Load | None = None,
+    places: Mapping[str, Where] = PLACES,
 ) -> Validation:
     """Read, lower and prove traces, and return what was found instead of raising.
 
@@ -142,6 +146,8 @@ def validate(
         Also name the requests that it would have to reject.
     offered : Load, optional
         The load on that deployment.
+    places : mapping of str to Where
+        Where the load's settings stand, for findings: `Configuration.places`.
 
     Raises
     ------
@@ -170,6 +176,7 @@ def validate(
     for item in proven.findings:
         findings.add(item)
     if deployment is not None:
+        findings.extend(misoffered(proven.graph, deployment, offered or Load(), places))
         findings.extend(fit(proven.graph, deployment, offered or Load()))
         findings.extend(contradictions(proven.graph, offered or Load()))
     return Validation(findings, proven if not findings.errors else None, graph)
@@ -204,14 +211,37 @@ def replay(
     Raises
     ------
     InvalidDeployment
-        When the replay could outlast the clock, or the trace contradicts itself at a snapshot's cut.
+        When the load does not belong to the kind of trace, the replay could outlast the clock, or the trace
+        contradicts itself at a snapshot's cut.
     """
+    return _replay(trace, deployment or Deployment(), load or Load(), PLACES, per_request, progress)
+
+
+def replay_configured(
+    trace: ProvenGraph, configuration: Configuration, *, per_request: bool = True, progress: Progress | None = None
+) -> Report:
+    """Replay a proven trace as a configuration that was read says, and name its fields in findings.
+
+    Parameters and exceptions are those of :func:`replay`.
+    """
+    places = configuration.places or PLACES
+    return _replay(trace, configuration.deployment, configuration.load, places, per_request, progress)
+
+
+def _replay(
+    trace: ProvenGraph,
+    deployment: AnyDeployment,
+    load: Load,
+    places: Mapping[str, Where],
+    per_request: bool,
+    progress: Progress | None,
+) -> Report:
     from playproof_kernel import simulate
     from playproof_kernel.controlled import simulate_controlled
     from playproof_kernel.snapshot import InvalidSnapshot
 
-    deployment, load = deployment or Deployment(), load or Load()
-    findings = fit(trace.graph, deployment, load)
+    findings = misoffered(trace.graph, deployment, load, places)
+    findings.extend(fit(trace.graph, deployment, load))
     if findings.errors:
         raise InvalidDeployment(findings)
     started = time.perf_counter_ns()
@@ -273,7 +303,7 @@ def run(
         nested_timestamp_basis=configuration.nested_timestamp_basis,
         subagent_marker=configuration.subagent_marker,
     )
-    return replay(proven, configuration.deployment, configuration.load, per_request=per_request, progress=progress)
+    return replay_configured(proven, configuration, per_request=per_request, progress=progress)
 
 
 def existing(paths: PathOrPaths) -> list[Path]:

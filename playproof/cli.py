@@ -190,6 +190,7 @@ def validate(
             strict=strict,
             deployment=settings.deployment if settings is not None else None,
             offered=settings.load if settings is not None else None,
+            places=settings.places if settings is not None else api.PLACES,
         )
     if output is Output.text:
         _print_validation(result)
@@ -328,13 +329,7 @@ def replay(
     if out_folder is not None:
         out_folder.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is told before a long replay
     with _replay_progress() as progress:
-        report = api.replay(
-            result.proven,
-            configuration.deployment,
-            configuration.load,
-            per_request=per_request,
-            progress=progress,
-        )
+        report = api.replay_configured(result.proven, configuration, per_request=per_request, progress=progress)
     if report.findings.warnings and not as_json:
         codes = sorted({item.code for item in report.findings.items if item.severity is Severity.WARNING})
         counts = ", ".join(f"{code} ×{report.findings.counts[code]}" for code in codes)

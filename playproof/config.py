@@ -21,6 +21,7 @@ from playproof_spec.graph import FORMATS
 
 from playproof.deployment import (
     DEFAULT_BLOCKS,
+    LOAD_NAMES,
     AnyDeployment,
     BackendName,
     DecodeRole,
@@ -33,12 +34,16 @@ from playproof.deployment import (
     PolynomialTiming,
     PrefillRole,
     Profile,
+    Speculation,
     Transfer,
     bandwidth_without_bytes,
+    excluding,
     lacking,
+    seed_too_long,
     too_many_blocks,
     unequal_blocks,
     unusable_host,
+    unusable_speculation,
 )
 from playproof.fields import (
     Bandwidth,
@@ -46,10 +51,12 @@ from playproof.fields import (
     BlockSize,
     Conservativeness,
     ContextLength,
+    Drafts,
     Lanes,
     LinkBandwidth,
     PassMs,
     Positive,
+    Rates,
     Seconds,
     Seed,
     Sequences,
@@ -106,6 +113,7 @@ class _Profile(_Section, frozen=True, kw_only=True):
 
 class _Load(_Section, frozen=True, kw_only=True):
     type: str = "trace_timestamps"
+    concurrency: Lanes | None = None
     speedup: Speedup = 1.0
     agentic_lanes: Lanes | None = None
     agentic_snapshot: _Snapshot | None = None
@@ -114,9 +122,14 @@ class _Load(_Section, frozen=True, kw_only=True):
     agentic_prefix_scope: str = "corpus"
 
 
+class _Stop(_Section, frozen=True, kw_only=True):
+    max_virtual_time_seconds: SomeSeconds | None = None
+
+
 class _Traffic(_Section, frozen=True, kw_only=True):
     source: _Source = _Source()
     load: _Load = _Load()
+    stop: _Stop | None = None
 
 
 class _Parallelism(_Section, frozen=True, kw_only=True):
@@ -198,6 +211,13 @@ class _Router(_Section, frozen=True, kw_only=True):
     policy: str = "round_robin"
 
 
+class _Speculation(_Section, frozen=True, kw_only=True):
+    kind: str
+    num_speculative_tokens: Drafts
+    acceptance_rates: Rates
+    seed: Seed = 42
+
+
 class _Engine(_Section, frozen=True, kw_only=True):
     mode: str = "aggregated"
     backend: str = "vllm"
@@ -207,6 +227,7 @@ class _Engine(_Section, frozen=True, kw_only=True):
     router: _Router = _Router()
     workers: _Workers
     kv_transfer: _KvTransfer | None = None
+    speculation: _Speculation | None = None
 
 
 class _Config(_Section, frozen=True, kw_only=True):
@@ -222,13 +243,11 @@ _OF_MODE: Mapping[str, tuple[str, ...]] = {
 _WORKERS = ("engine.workers.aggregated", "engine.workers.prefill", "engine.workers.decode")
 # What `kv_cache.block_size` is where it is not given.
 _BLOCK_SIZES = {"vllm": 64, "sglang": 1}
-_ORDINARY = "it belongs to ordinary traces; an agentic corpus is offered with agentic_lanes"
+# Sessions that are open at once under `type: concurrency` where the file does not say.
+DEFAULT_CONCURRENCY = 10
 
 # Keys that other tools or later versions know: refused by name, with what they would bring.
 _LATER: Mapping[str, str] = {
-    "traffic.load.concurrency": _ORDINARY,
-    "traffic.stop": "a virtual-time stop belongs to ordinary traces; agentic plays run to their end",
-    "engine.speculation": "speculative decoding is not supported",
     **{f"{worker}.kv_cache.g3_offload": "G3 offload is not supported" for worker in _WORKERS},
 }
 
@@ -238,9 +257,10 @@ _SHARED = {"cluster_shared": "a host pool that workers share is not supported"}
 _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "traffic.source.type": (("trace",), {}),
     "traffic.source.format": (READERS, {}),
-    "traffic.load.type": (("trace_timestamps",), {"concurrency": _ORDINARY}),
+    "traffic.load.type": (("trace_timestamps", "concurrency"), {}),
     "traffic.load.agentic_prefix_scope": (("corpus", "play"), {}),
     "engine.mode": (tuple(_OF_MODE), {}),
+    "engine.speculation.kind": (("ngram",), {}),
     "engine.backend": (tuple(_BLOCK_SIZES), {}),
     "engine.router.policy": (("round_robin",), {"kv_router": "the KV-aware router is not supported"}),
     "engine.kv_transfer.timing_mode": (("destination_missing", "full_prompt"), {}),
@@ -264,6 +284,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         Reading options of the trace.
     deployment : Deployment or Disaggregated
     load : Load
+    places : dict of str to Where
+        Where in the file the settings stand that only a trace can prove wrong: fields of `load`, and the "mode".
     """
 
     paths: tuple[Path, ...] = ()
@@ -273,6 +295,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     subagent_marker: Marker = "auto"
     deployment: AnyDeployment = Deployment()
     load: Load = Load()
+    places: dict[str, Where] = {}
 
 
 def configuration_digest(deployment: AnyDeployment, load: Load) -> str:
@@ -314,10 +337,10 @@ def parse_configuration(
     config = reader.section(_Config, tree, "") if not reader.findings.errors else None
     if config is None or reader.findings.errors:
         raise InvalidDeployment(reader.findings)
-    return _resolve(config, folder)
+    return _resolve(config, folder, reader)
 
 
-def _resolve(config: _Config, folder: Path) -> Configuration:
+def _resolve(config: _Config, folder: Path, reader: _Reader) -> Configuration:
     source = config.traffic.source
     return Configuration(
         paths=tuple(folder / path for path in source.paths),
@@ -326,7 +349,8 @@ def _resolve(config: _Config, folder: Path) -> Configuration:
         nested_timestamp_basis=source.nested_timestamp_basis,
         subagent_marker=source.subagent_marker,
         deployment=_deployment(config.engine),
-        load=_resolve_load(config.traffic.load),
+        load=_resolve_load(config.traffic),
+        places={name: reader.near(field) for name, field in {**_CONTROLS, "mode": "engine.mode"}.items()},
     )
 
 
@@ -336,20 +360,27 @@ _CONTROLS = {
     "snapshot_seed": "traffic.load.agentic_snapshot",
     "warmup": "traffic.load.agentic_warmup",
     "profile": "traffic.load.agentic_profile",
+    "concurrency": "traffic.load.type",
+    "max_virtual_time_seconds": "traffic.stop.max_virtual_time_seconds",
 }
+assert _CONTROLS.keys() == LOAD_NAMES.keys()
 
 
 class _Controls(msgspec.Struct, frozen=True, kw_only=True):
     """The run controls of a file before they have been checked against one another."""
 
+    concurrency: int | None
+    max_virtual_time_seconds: float | None
     lanes: int | None
     snapshot_seed: int | None
     warmup: bool
     profile: _Profile | None
 
 
-def _controls(load: _Load) -> _Controls:
+def _controls(load: _Load, stop: _Stop | None = None) -> _Controls:
     return _Controls(
+        concurrency=_concurrency(load),
+        max_virtual_time_seconds=stop.max_virtual_time_seconds if stop is not None else None,
         lanes=load.agentic_lanes,
         snapshot_seed=load.agentic_snapshot.seed if load.agentic_snapshot is not None else None,
         warmup=load.agentic_warmup,
@@ -357,10 +388,19 @@ def _controls(load: _Load) -> _Controls:
     )
 
 
-def _resolve_load(load: _Load) -> Load:
+def _concurrency(load: _Load) -> int | None:
+    if load.type != "concurrency":
+        return None
+    return DEFAULT_CONCURRENCY if load.concurrency is None else load.concurrency
+
+
+def _resolve_load(traffic: _Traffic) -> Load:
+    load, stop = traffic.load, traffic.stop
     profile = load.agentic_profile
     return Load(
         lanes=load.agentic_lanes,
+        concurrency=_concurrency(load),
+        max_virtual_time_seconds=stop.max_virtual_time_seconds if stop is not None else None,
         speedup=load.speedup,
         snapshot_seed=load.agentic_snapshot.seed if load.agentic_snapshot is not None else None,
         warmup=load.agentic_warmup,
@@ -374,6 +414,13 @@ def _deployment(engine: _Engine) -> AnyDeployment:
     backend: BackendName = "sglang" if engine.backend == "sglang" else "vllm"
     common: dict[str, Any] = {
         "context_length": engine.context_length,
+        "speculation": None
+        if engine.speculation is None
+        else Speculation(
+            num_speculative_tokens=engine.speculation.num_speculative_tokens,
+            acceptance_rates=engine.speculation.acceptance_rates,
+            seed=engine.speculation.seed,
+        ),
         "model": engine.model,
         "hardware": engine.hardware,
     }
@@ -441,9 +488,13 @@ class _Reader:
         self.findings.add(finding(code, message, where=self._where(field), found=as_written(found), **details))
 
     def _where(self, field: str) -> Where:
-        if field in self._overridden:
+        if field in self._overridden or (field not in self._lines and self._overridden_below(field)):
             return Where(file="--set", field=field)
         return Where(file=self.file, line=self._lines.get(field, 0), field=field)
+
+    def _overridden_below(self, field: str) -> bool:
+        """Whether a setting within a section was overridden, which a file without the section gets by it."""
+        return bool(field) and any(setting.startswith(f"{field}.") for setting in self._overridden)
 
     # Parsing ---------------------------------------------------------------------------------------------------------
 
@@ -577,8 +628,8 @@ class _Reader:
 
     def _value(self, kind: Any, raw: object, field: str) -> Any:
         section_kinds = [arm for arm in get_args(kind) if isinstance(arm, type) and issubclass(arm, _Section)]
-        if section_kinds:  # a section that may be absent
-            if raw is None:
+        if section_kinds:  # a section that may be absent, or switched off
+            if raw is None or raw is False:
                 return None
             (kind,) = section_kinds
         if isinstance(kind, type) and issubclass(kind, _Section):
@@ -622,12 +673,12 @@ class _Reader:
             self.add("config-unknown-key", f"{key} is no key of {path or 'a configuration'}", field, hint=hint)
 
     def _missing(self, field: str) -> None:
-        self.findings.add(finding("config-missing", f"{field.rpartition('.')[2]} is required", where=self._near(field)))
+        self.findings.add(finding("config-missing", f"{field.rpartition('.')[2]} is required", where=self.near(field)))
 
-    def _near(self, field: str) -> Where:
+    def near(self, field: str) -> Where:
         """Return where `field` is, or where it would have to be: at the line of its nearest parent in the file."""
         parent = field
-        while parent and parent not in self._lines and parent not in self._overridden:
+        while parent and not (parent in self._lines or parent in self._overridden or self._overridden_below(parent)):
             parent = parent.rpartition(".")[0]
         return msgspec.structs.replace(self._where(parent), field=field)
 
@@ -639,6 +690,26 @@ class _Reader:
             for problem in lacking(_controls(section), _CONTROLS):
                 where = self._where(problem.where.field)
                 self.findings.add(msgspec.structs.replace(problem, where=where))
+            if section.concurrency is not None and section.type != "concurrency":
+                message, field = "a concurrency belongs to type: concurrency", f"{path}.concurrency"
+                hint = "Set traffic.load.type: concurrency, or remove it."
+                self.add(
+                    "config-combination",
+                    message,
+                    field,
+                    found=f"{section.concurrency} with type: {section.type}",
+                    wanted="type: concurrency",
+                    hint=hint,
+                )
+        elif isinstance(section, _Traffic):
+            for problem in excluding(_controls(section.load, section.stop), _CONTROLS):
+                self.findings.add(msgspec.structs.replace(problem, where=self._where(problem.where.field)))
+        elif isinstance(section, _Engine) and section.speculation is not None:
+            hosts = [f"{path}.workers.{role}.kv_cache.host_offload" for role, _ in _hosted(section.workers)]
+            for problem in unusable_speculation(self._where(f"{path}.speculation"), section.backend, hosts):
+                self._told(problem)
+        elif isinstance(section, _Speculation):
+            self._told(seed_too_long(self._where(f"{path}.seed"), section.seed))
         elif isinstance(section, _Parallelism) and section.attention_data != 1:
             message = "attention data parallelism is not supported"
             field = f"{path}.attention_data"
@@ -655,16 +726,13 @@ class _Reader:
             and section.bandwidth_gb_per_second is not None
             and section.bytes_per_token is None
         ):
-            self._told(bandwidth_without_bytes(self._near(f"{path}.bytes_per_token")))
+            self._told(bandwidth_without_bytes(self.near(f"{path}.bytes_per_token")))
 
     def _hosts(self, workers: _Workers, path: str) -> None:
-        for role in ("aggregated", "prefill", "decode"):
-            worker: _Worker | None = getattr(workers, role)
-            if worker is None or worker.kv_cache.host_offload is None:
-                continue
+        for role, worker in _hosted(workers):
             field = f"{path}.{role}.kv_cache.host_offload"
             if worker.kv_cache.bytes_per_token is None:
-                where = self._near(f"{path}.{role}.kv_cache.bytes_per_token")
+                where = self.near(f"{path}.{role}.kv_cache.bytes_per_token")
                 self._told(finding("config-missing", "host offload needs bytes_per_token", where=where))
             for problem in unusable_host(self._where(field), self._backend, worker.kv_cache.prefix_caching):
                 self._told(problem)
@@ -678,7 +746,7 @@ class _Reader:
         # Where the backend is none, the default is not known.
         known = {field: size for field, size in sizes.items() if size is not None}
         if len(known) == len(sizes):
-            self._told(unequal_blocks(self._near(f"{path}.decode.kv_cache.block_size"), known))
+            self._told(unequal_blocks(self.near(f"{path}.decode.kv_cache.block_size"), known))
         pools = [(worker.parallelism.replicas, worker.kv_cache.capacity.blocks) for worker in roles.values()]
         if not any(too_many_blocks(Where(), pool) for pool in pools):  # or else it has been told of one role
             self._told(too_many_blocks(self._where(f"{path}.decode.kv_cache.capacity.blocks"), *pools))
@@ -692,13 +760,19 @@ class _Reader:
             given = getattr(timing, name) is not None
             field = f"{path}.{name}"
             if timing.type == "fixed" and not given:
-                self.findings.add(finding("config-missing", f"fixed timing needs {name}", where=self._near(field)))
+                self.findings.add(finding("config-missing", f"fixed timing needs {name}", where=self.near(field)))
             if timing.type == "polynomial" and given:
                 self.add("config-combination", f"polynomial timing has no {name}", field, found=getattr(timing, name))
 
 
 # Stands for a value that gave a finding. None is a value of some fields.
 _BAD = object()
+
+
+def _hosted(workers: _Workers) -> list[tuple[str, _Worker]]:
+    """Return the roles that have host memory, by name."""
+    roles = (("aggregated", workers.aggregated), ("prefill", workers.prefill), ("decode", workers.decode))
+    return [(role, worker) for role, worker in roles if worker is not None and worker.kv_cache.host_offload is not None]
 
 
 def _arms(kind: Any) -> tuple[Any, ...]:

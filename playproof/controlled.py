@@ -21,8 +21,8 @@ from playproof_spec.machines import PlayState, RequestState
 from playproof_spec.units import NS_PER_MS
 
 from playproof.deployment import AnyDeployment, Disaggregated, Load
-from playproof.figures import ratio, summarize, summarize_weighted
-from playproof.report import MS_PER_S, PLAY_STATUS, Report, Trajectories, _named
+from playproof.figures import ratio
+from playproof.report import MS_PER_S, PLAY_STATUS, Measured, Report, Trajectories
 from playproof.requests import TERMINAL_STATUS, RequestColumns
 
 if TYPE_CHECKING:
@@ -63,45 +63,41 @@ class ControlledReport(Report):
         wall_time_ms: float = 0.0,
         per_request: bool = False,
     ) -> None:
-        self.proven = proven
+        # Not what was captured: the ledger's digest does not depend on what else was kept.
+        ledger = cast("Ledger", dataclasses.replace(controlled, captured=None))
+        super().__init__(
+            proven, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
+        )
         self.controlled = controlled
-        # For its digest, which does not depend on what else was kept.
-        self.ledger = cast("Ledger", dataclasses.replace(controlled, captured=None))
-        self.deployment = deployment
-        self.load = load
-        self.findings = Findings()
-        self.wall_time_ms = wall_time_ms
-        self.per_request = per_request
-        self.trajectories = _trajectories(controlled)
-        for item in proven.findings:
-            self.findings.add(item)
-        self.findings.extend(findings or Findings())
+
+    @cached_property
+    def trajectories(self) -> Trajectories:
+        """The play instances of the run."""
+        return _trajectories(self.controlled)
+
+    @cached_property
+    def _measured(self) -> Measured:
+        ledger = self.controlled
+        return Measured(
+            requests=int(ledger.outcomes[RequestState.FINISHED]),
+            input_tokens=ledger.completed_input,
+            output_tokens=ledger.completed_output,
+            first_reused=ledger.first_reused,
+            last_reused=ledger.last_reused,
+            ttft_ms=ledger.ttft_ns / NS_PER_MS,
+            ttst_ms=ledger.ttst_ns / NS_PER_MS,
+            tpot_ms=ledger.tpot_ns / NS_PER_MS,
+            e2e_ms=ledger.e2e_ns / NS_PER_MS,
+        )
 
     @property
     def valid(self) -> bool:
         """Whether preparation succeeded; nothing was measured otherwise."""
         return self.controlled.valid
 
-    @cached_property
-    def requests(self) -> npt.NDArray[np.void] | None:
-        """The measured requests as a structured array, None when not captured."""
-        return self._captured.array() if self.per_request else None
-
-    def request_dicts(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of requests.jsonl: one measured request each, play instances in order.
-
-        Raises
-        ------
-        ValueError
-            When the replay ran with ``per_request=False``.
-        """
-        if not self.per_request:
-            raise ValueError("this report has no per-request results: replay with per_request=True")
-        return self._lines()
-
     def _lines(self) -> Iterator[dict[str, Any]]:
         ordinals, lanes = self.controlled.plays.ordinal.tolist(), self.controlled.plays.lane.tolist()
-        for line in self._captured.dicts():
+        for line in self._columns.dicts():
             instance = line["play_ordinal"]
             yield {
                 **line,
@@ -116,7 +112,7 @@ class ControlledReport(Report):
             }
 
     @cached_property
-    def _captured(self) -> RequestColumns:
+    def _columns(self) -> RequestColumns:
         """The captured requests as rows of a graph of their own: one node a request, one play an instance."""
         unrolled, ledger = _unrolled(self.proven.graph, self.controlled, self._play_id)
         return RequestColumns(unrolled, ledger, disaggregated=isinstance(self.deployment, Disaggregated))
@@ -138,6 +134,7 @@ class ControlledReport(Report):
             "rejected_requests": int(outcomes[RequestState.REJECTED]),
             "canceled_requests": int(outcomes[RequestState.CANCELED]),
             "skipped_requests": int(self.controlled.plays.skipped.sum()),
+            "unfinished_requests": 0,  # what the deadline met in flight was canceled
             "never_issued_requests": self.controlled.never_issued,
             "duration_ms": self.duration_ms,
         }
@@ -154,53 +151,6 @@ class ControlledReport(Report):
             return max(ledger.last_success_ns - ledger.first_success_ns, 0) / NS_PER_MS
         ends = ledger.plays.last_terminal
         return max(int(ends.max(initial=0)) - ledger.profile_start_ns, 0) / NS_PER_MS if len(ends) else 0.0
-
-    def _throughput(self) -> dict[str, Any]:
-        ledger, seconds = self.controlled, self.duration_ms / MS_PER_S
-        tokens = ledger.completed_input + ledger.completed_output
-        return {
-            "total_input_tokens": ledger.completed_input,
-            "total_output_tokens": ledger.completed_output,
-            "request_throughput_rps": ratio(int(ledger.outcomes[RequestState.FINISHED]), seconds),
-            "input_throughput_tok_s": ratio(ledger.completed_input, seconds),
-            "output_throughput_tok_s": ratio(ledger.completed_output, seconds),
-            "total_throughput_tok_s": ratio(tokens, seconds),
-        }
-
-    def _latencies(self) -> dict[str, Any]:
-        ledger = self.controlled
-        figures: dict[str, Any] = {}
-        samples = (
-            ("ttft", ledger.ttft_ns),
-            ("ttst", ledger.ttst_ns),
-            ("tpot", ledger.tpot_ns),
-            ("e2e_latency", ledger.e2e_ns),
-        )
-        for name, values in samples:
-            figures[f"num_{name}_samples"] = len(values)
-            figures.update(_named(name, summarize(values / NS_PER_MS)))
-        figures["num_itl_samples"] = int(ledger.gap_count.sum())
-        figures.update(_named("itl", summarize_weighted(ledger.gap_ns / NS_PER_MS, ledger.gap_count)))
-        return figures
-
-    def _cache_and_work(self) -> dict[str, Any]:
-        ledger = self.controlled
-        inputs = ledger.completed_input
-        roles = self._roles()
-        decoding = roles.get("decode") or roles["aggregated"]
-        return {
-            "first_admission_prefix_cache_reused_ratio": ledger.first_reused / inputs if inputs else 0.0,
-            "prefix_cache_reused_ratio": ledger.last_reused / inputs if inputs else 0.0,
-            "committed_prefill_tokens": int(ledger.prefill_tokens.sum()),
-            "processed_tokens": inputs + ledger.completed_output,
-            "forward_passes": int(ledger.passes.sum()),
-            "preemptions": int(ledger.preemptions.sum()),
-            "evicted_blocks": int(ledger.evictions.sum()),
-            "prefill_worker_seconds": roles["prefill"]["worker_seconds"] if "prefill" in roles else 0.0,
-            "decode_worker_seconds": decoding["worker_seconds"],
-            "busy_worker_seconds": int(ledger.busy_ns.sum()) / NS_PER_MS / MS_PER_S,
-            "roles": roles,
-        }
 
     def _span_ns(self) -> int:
         """Return how long workers were measured: from the barrier to the end, nothing if it never opened."""

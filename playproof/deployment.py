@@ -6,7 +6,7 @@ The kernel is imported there and not above: it brings the compiler along, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -22,10 +22,12 @@ from playproof.fields import (
     BlockSize,
     Conservativeness,
     ContextLength,
+    Drafts,
     Lanes,
     LinkBandwidth,
     PassMs,
     Positive,
+    Rates,
     Seconds,
     Seed,
     Sequences,
@@ -36,7 +38,15 @@ from playproof.fields import (
 )
 
 if TYPE_CHECKING:
-    from playproof_kernel.deployment import DeploymentSpec, HostSpec, LoadSpec, ProfileSpec, Timing, WorkerSpec
+    from playproof_kernel.deployment import (
+        DeploymentSpec,
+        HostSpec,
+        LoadSpec,
+        ProfileSpec,
+        SpeculationSpec,
+        Timing,
+        WorkerSpec,
+    )
 
 BackendName = Literal["vllm", "sglang"]
 # `context_length: max`: longer than any prompt and output that a trace may declare.
@@ -94,6 +104,41 @@ def unusable_host(where: Where, backend: str, prefix_caching: bool) -> list[Find
         message = "host offload keeps blocks of the prefix cache, which is off"
         problems.append(finding("config-combination", message, where=where, wanted="prefix_caching: true"))
     return problems
+
+
+def unusable_speculation(where: Where, backend: str, hosts: Sequence[str]) -> list[Finding]:
+    """Return findings on speculation that workers of `backend` cannot do, or not with the host memory named `hosts`."""
+    problems = []
+    if backend != "vllm":
+        message = "ngram speculation is simulated on vLLM workers only"
+        hint = "Remove the speculation, or choose backend: vllm."
+        problems.append(
+            finding(
+                "config-unsupported",
+                message,
+                where=where,
+                found=f"backend: {backend}",
+                wanted="backend: vllm",
+                hint=hint,
+            )
+        )
+    if hosts:
+        message = "speculation and host offload exclude one another"
+        hint = "Remove the speculation, or the host offload."
+        problems.append(
+            finding(
+                "config-combination", message, where=where, found=", ".join(hosts), wanted="no host offload", hint=hint
+            )
+        )
+    return problems
+
+
+def seed_too_long(where: Where, seed: int) -> Finding | None:
+    """Return a finding if a seed has more than 64 bits."""
+    if seed <= MAX_SEED:
+        return None
+    message, wanted = "the seed has more than 64 bits", f"a whole number from 0 to {MAX_SEED}"
+    return finding("config-value", message, where=where, found=str(seed), wanted=wanted)
 
 
 def _refused(*problems: Finding) -> InvalidDeployment:
@@ -231,6 +276,47 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
         )
 
 
+class Speculation(_Checked, frozen=True, kw_only=True):
+    """Speculative decoding with drafts looked up in the prompt: a decode pass gives a request its next token, and
+    behind it every draft up to the first that is not accepted.
+
+    Attributes
+    ----------
+    num_speculative_tokens : int
+        Drafts for each request of a decode pass.
+    acceptance_rates : tuple of float
+        How likely each draft is accepted if those before it were. Missing ones are 0, surplus ones are ignored.
+    seed : int
+        Of the draws.
+
+    Raises
+    ------
+    InvalidDeployment
+        When a field is out of range or of the wrong type.
+    """
+
+    num_speculative_tokens: Drafts
+    acceptance_rates: Rates
+    seed: Seed = 42
+    kind: Literal["ngram"] = "ngram"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problem = seed_too_long(Where(field="Speculation.seed"), self.seed)
+        if problem is not None:
+            raise _refused(problem)
+
+    def to_spec(self) -> SpeculationSpec:
+        """Return the kernel's form."""
+        from playproof_kernel.deployment import SpeculationSpec
+
+        return SpeculationSpec(self.num_speculative_tokens, self.acceptance_rates, self.seed)
+
+
+def _speculating(speculation: Speculation | None) -> SpeculationSpec | None:
+    return None if speculation is None else speculation.to_spec()
+
+
 class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_field="mode"):
     """Aggregated workers, all alike, behind a round-robin router. For prefill/decode see :class:`Disaggregated`.
 
@@ -254,6 +340,8 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
         Scales how much of the running requests' remaining output SGLang keeps free when it admits.
     context_length : int or "max"
         Tokens of prompt and output that a request may have; "max" sets no limit.
+    speculation : Speculation or None
+        vLLM only.
     timing : FixedTiming or PolynomialTiming
     host_offload : HostOffload or None
         Host memory behind each worker's pool: vLLM with prefix caching only.
@@ -274,12 +362,16 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
 
     backend: BackendName = "vllm"
     context_length: ContextLength = "max"
+    speculation: Speculation | None = None
     model: str | None = None
     hardware: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         problems = self._unusable_host("Deployment", self.backend)
+        if self.speculation is not None:
+            hosts = ["Deployment.host_offload"] if self.host_offload is not None else []
+            problems += unusable_speculation(Where(field="Deployment.speculation"), self.backend, hosts)
         if problems:
             raise _refused(*problems)
 
@@ -303,7 +395,12 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
         from playproof_kernel.deployment import DeploymentSpec
 
         worker = self._worker_spec(self.backend)
-        return DeploymentSpec(workers=self.workers, worker=worker, context_length=self.context_tokens)
+        return DeploymentSpec(
+            workers=self.workers,
+            worker=worker,
+            context_length=self.context_tokens,
+            speculation=_speculating(self.speculation),
+        )
 
 
 class PrefillRole(RoleWorkers, frozen=True, kw_only=True):
@@ -367,6 +464,8 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
     transfer : Transfer
     context_length : int or "max"
         Tokens of prompt and output that a request may have; "max" sets no limit.
+    speculation : Speculation or None
+        Of the decode role; vLLM only.
     model, hardware : str or None
         Labels that reports repeat; they change nothing.
 
@@ -387,6 +486,7 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
     decode: DecodeRole = DecodeRole()
     transfer: Transfer = Transfer()
     context_length: ContextLength = "max"
+    speculation: Speculation | None = None
     model: str | None = None
     hardware: str | None = None
 
@@ -401,6 +501,9 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
         found = [problem for problem in problems if problem is not None]
         for name, role in self.roles.items():
             found += role._unusable_host(f"Disaggregated.{name}", self.backend)
+        if self.speculation is not None:
+            hosts = [f"Disaggregated.{name}.host_offload" for name, role in self.roles.items() if role.host_offload]
+            found += unusable_speculation(Where(field="Disaggregated.speculation"), self.backend, hosts)
         if found:
             raise _refused(*found)
 
@@ -434,6 +537,7 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
             worker=self.prefill._worker_spec(self.backend),
             context_length=self.context_tokens,
             decode=DecodeSpec(self.decode.workers, self.decode._worker_spec(self.backend), transfer),
+            speculation=_speculating(self.speculation),
         )
 
 
@@ -482,13 +586,19 @@ class Profile(_Checked, frozen=True, kw_only=True):
 
 
 class Load(_Checked, frozen=True, kw_only=True):
-    """How the corpus is offered.
+    """How the corpus is offered. Lanes and what follows from them are for agentic traces, a concurrency and a virtual
+    time for ordinary ones.
 
     Attributes
     ----------
     lanes : int or None
         Seats for plays: each runs one play at a time and takes the next one when it settles. None starts every play
         at its recorded time.
+    concurrency : int or None
+        How many sessions of an ordinary trace are open at once: each holds its slot through all its turns and the
+        pauses between them. None starts every session at its timestamp.
+    max_virtual_time_seconds : float or None
+        The replay of an ordinary trace stops at this instant; what has not ended then is counted as unfinished.
     speedup : float
         Divides authored floors and delays, never engine time.
     snapshot_seed : int or None
@@ -503,10 +613,12 @@ class Load(_Checked, frozen=True, kw_only=True):
     Raises
     ------
     InvalidDeployment
-        When a field is out of range or of the wrong type, or lacks the one that it needs.
+        When a field is out of range or of the wrong type, lacks the one that it needs, or excludes another.
     """
 
     lanes: Lanes | None = None
+    concurrency: Lanes | None = None
+    max_virtual_time_seconds: SomeSeconds | None = None
     speedup: Speedup = 1.0
     snapshot_seed: Seed | None = None
     warmup: bool = False
@@ -515,9 +627,8 @@ class Load(_Checked, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = {name: f"Load.{name}" for name in ("lanes", "snapshot_seed", "warmup", "profile")}
         findings = Findings()
-        for problem in lacking(self, names):
+        for problem in (*lacking(self, LOAD_NAMES), *excluding(self, LOAD_NAMES)):
             findings.add(problem)
         if findings.errors:
             raise InvalidDeployment(findings)
@@ -532,8 +643,12 @@ class Load(_Checked, frozen=True, kw_only=True):
         from playproof_kernel.deployment import LoadSpec
 
         return LoadSpec(
-            lanes=self.lanes,
+            # A slot for sessions is a lane: both are held until the last turn has ended.
+            lanes=self.lanes if self.concurrency is None else self.concurrency,
             speedup=self.speedup,
+            stop_ns=None
+            if self.max_virtual_time_seconds is None
+            else ms_to_ns(self.max_virtual_time_seconds * MS_PER_S),
             play_scope=self.prefix_scope == "play",
             snapshot_seed=self.snapshot_seed,
             warmup=self.warmup,
@@ -541,9 +656,19 @@ class Load(_Checked, frozen=True, kw_only=True):
         )
 
 
+# The controls of a load that belong to agentic traces.
+AGENTIC_CONTROLS = ("lanes", "snapshot_seed", "warmup", "profile")
+# What the settings that depend on one another, or on the trace, are called in Python.
+LOAD_NAMES = {name: f"Load.{name}" for name in (*AGENTIC_CONTROLS, "concurrency", "max_virtual_time_seconds")}
+
+
 class RunControls(Protocol):
     """What has run controls: a load, and the section of a file that it is made from."""
 
+    @property
+    def concurrency(self) -> int | None: ...
+    @property
+    def max_virtual_time_seconds(self) -> float | None: ...
     @property
     def lanes(self) -> int | None: ...
     @property
@@ -564,10 +689,9 @@ def lacking(load: RunControls, names: Mapping[str, str]) -> Iterator[Finding]:
         What each of these is called where the user wrote it.
     """
     seeded = load.snapshot_seed is not None
-    if load.snapshot_seed is not None and load.snapshot_seed > MAX_SEED:
-        where = Where(field=names["snapshot_seed"])
-        message, wanted = "the seed has more than 64 bits", f"a whole number from 0 to {MAX_SEED}"
-        yield finding("config-value", message, where=where, found=str(load.snapshot_seed), wanted=wanted)
+    problem = seed_too_long(Where(field=names["snapshot_seed"]), load.snapshot_seed or 0)
+    if problem is not None:
+        yield problem
     needs = (
         ("snapshot_seed", seeded, "lanes", load.lanes is not None, "a snapshot cuts the play of each lane"),
         ("warmup", load.warmup, "snapshot_seed", seeded, "a warmup prepares the plays of a snapshot"),
@@ -579,3 +703,24 @@ def lacking(load: RunControls, names: Mapping[str, str]) -> Iterator[Finding]:
             where = Where(field=names[name])
             hint = f"Set {names[other]}, or remove {names[name]}."
             yield finding("config-combination", message, where=where, hint=hint)
+
+
+def excluding(load: RunControls, names: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what of a load belongs to agentic traces, and what to ordinary ones, where it has both.
+
+    Parameters
+    ----------
+    load : RunControls
+    names : mapping of str to str
+        What each of these is called where the user wrote it.
+    """
+    ordinary = [name for name in ("concurrency", "max_virtual_time_seconds") if getattr(load, name) is not None]
+    for name in AGENTIC_CONTROLS:
+        value = getattr(load, name)
+        if ordinary and value is not None and value is not False:
+            mine, other = names[name].rpartition(".")[2], names[ordinary[0]].rpartition(".")[2]
+            message = f"{mine} belongs to agentic traces, {other} to ordinary ones"
+            hint = f"Remove {names[name]} or {names[ordinary[0]]}."
+            yield finding(
+                "config-combination", message, where=Where(field=names[name]), found=f"{mine} and {other}", hint=hint
+            )

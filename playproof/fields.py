@@ -25,6 +25,7 @@ MAX_PASS_MS = 3_600_000.0
 SPEEDUP_MIN, SPEEDUP_MAX = 1e-6, 1e6
 BANDWIDTH_MIN, BANDWIDTH_MAX = 1e-6, 1e6
 MAX_SEED = 2**64 - 1
+MAX_DRAFTS = 16
 # A thousand days; far from the end of the clock.
 MAX_SECONDS = 86_400_000.0
 
@@ -45,6 +46,10 @@ Bandwidth = Annotated[
 # Of a link to host memory; 0 stands for no time at all.
 LinkBandwidth = Annotated[
     float, Meta(ge=0, le=BANDWIDTH_MAX, description=f"GB per second from 0 (at once) to {BANDWIDTH_MAX:g}")
+]
+Drafts = Annotated[int, Meta(ge=1, le=MAX_DRAFTS, description=f"a whole number from 1 to {MAX_DRAFTS}")]
+Rates = Annotated[
+    tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(max_length=64, description="a list of chances from 0 to 1")
 ]
 # That a seed is below 2^64 is checked apart: a bound of `Meta` does not reach that far.
 Seed = Annotated[int, Meta(ge=0, description=f"a whole number from 0 to {MAX_SEED}")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ from playproof_spec.graph import Graph
 from playproof_spec.places import place
 from playproof_spec.units import HORIZON_MS
 
-from playproof.deployment import AnyDeployment, Disaggregated, FixedTiming, Load, RoleWorkers
+from playproof.deployment import AGENTIC_CONTROLS, AnyDeployment, Disaggregated, FixedTiming, Load, RoleWorkers
 
 # Bounds on the polynomial timing model (docs/configuration.md): its constant parts, and its slope at a given batch.
 POLYNOMIAL_PASS_MS = 16.51 + 34.1
@@ -48,7 +49,71 @@ def fit(graph: Graph, deployment: AnyDeployment, load: Load) -> Findings:
     findings = Findings()
     _no_effect(deployment, findings)
     _never_fits(graph, deployment, findings)
-    _clock(graph, deployment, load, findings)
+    if load.max_virtual_time_seconds is None:  # else it stops long before
+        _clock(graph, deployment, load, findings)
+    return findings
+
+
+def misoffered(graph: Graph, deployment: AnyDeployment, load: Load, places: Mapping[str, Where]) -> Findings:
+    """Say which controls of a load do not belong to the kind of trace that `graph` was read from.
+
+    Parameters
+    ----------
+    graph : Graph
+    deployment : Deployment or Disaggregated
+    load : Load
+    places : mapping of str to Where
+        Where the user set each control of the load, and the "mode" of the deployment.
+
+    Returns
+    -------
+    Findings
+        An error for each.
+    """
+    findings = Findings()
+    ordinary = graph.facts.get("input_kind") == "ordinary"
+    name = graph.facts.get("input_format", graph.source.format)
+    kind, other = ("an ordinary", "agentic") if ordinary else ("an agentic", "ordinary")
+    foreign = AGENTIC_CONTROLS if ordinary else ("concurrency", "max_virtual_time_seconds")
+    for control in foreign:
+        value = getattr(load, control)
+        if value is not None and value is not False:
+            where = places[control]
+            setting = where.field.rpartition(".")[2]
+            found = "concurrency" if setting == "type" else str(value)
+            message = f"{setting} belongs to {other} traces, and this is {kind} one ({name})"
+            way = "type: concurrency" if ordinary else "agentic_lanes"
+            hint = f"Remove {where.field}; {kind} trace is limited with {way}."
+            if setting == "type":
+                message = f"a concurrency belongs to {other} traces, and this is {kind} one ({name})"
+                hint = "Set type: trace_timestamps, and limit an agentic trace with agentic_lanes."
+            findings.add(
+                finding("config-combination", message, where=where, found=found, wanted=f"no {control}", hint=hint)
+            )
+    loads = graph.facts.get("ordinary_loads", ["trace_timestamps"])
+    if ordinary and load.concurrency is None and isinstance(loads, list) and "trace_timestamps" not in loads:
+        message = f"a trace in {name} has no timestamps at which its sessions could start"
+        hint = "Offer it with a concurrency: traffic.load.type: concurrency, or Load(concurrency=…)."
+        where = places["concurrency"]
+        findings.add(
+            finding(
+                "config-combination", message, where=where, found="trace_timestamps", wanted="concurrency", hint=hint
+            )
+        )
+    if name == "mooncake-delta" and isinstance(deployment, Disaggregated):
+        message = "mooncake-delta is replayed on aggregated deployments only"
+        hint = "Choose mode: aggregated, or give the whole prompts as mooncake."
+        findings.add(
+            finding(
+                "config-combination",
+                message,
+                where=places["mode"],
+                found="disaggregated",
+                wanted="aggregated",
+                because="Later prompts contain earlier answers, which only the worker that generated them would have.",
+                hint=hint,
+            )
+        )
     return findings
 
 
@@ -100,7 +165,8 @@ def _never_fits(graph: Graph, deployment: AnyDeployment, findings: Findings) -> 
     """
     context, inputs = deployment.context_tokens, graph.input_length
     outputs = np.clip(graph.output_length, 0, np.maximum(context - inputs, 0))
-    grown = inputs + np.maximum(outputs - 1, 0)
+    # With speculative decoding the last token, too, is given its place before anyone knows that it is the last.
+    grown = inputs + (outputs if deployment.speculation is not None else np.maximum(outputs - 1, 0))
     never: dict[int, tuple[str, str, str, str]] = {}
 
     def tell(which: npt.NDArray[np.bool_], message: str, wanted: str, *, output: bool = False) -> None:

@@ -141,9 +141,11 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         cells = [report[f"{statistic}_{name}_ms"] for statistic in ("mean", "p50", "p90", "p99", "max")]
         table.add_row(title, *(_duration(cell) for cell in cells))
     rows = (
-        ("plays completed", f"{report['completed_trajectories']:,} of {report['total_trajectories']:,}"),
+        (f"{_plays(report)} completed", f"{report['completed_trajectories']:,} of {report['total_trajectories']:,}"),
         ("requests completed", f"{report['completed_requests']:,} of {_requests(report):,}"),
         ("rejected, failed, skipped", _counts(report, "rejected_requests", "failed_requests", "skipped_requests")),
+        *_controls(report),
+        *_stopped(report),
         ("simulated time", f"{report['duration_ms'] / 1000:,.3f} s"),
         ("output throughput", _rate(report["output_throughput_tok_s"])),
         ("prompt tokens reused", f"{report['first_admission_prefix_cache_reused_ratio']:.1%} at first admission"),
@@ -208,6 +210,13 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.1f}" if value % 1 else f"{value:,.0f}"
 
 
+def _stopped(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return a row on what a stop left over, where it left anything."""
+    if report["agentic_snapshots"] is not None or not report["unfinished_requests"] + report["never_issued_requests"]:
+        return []
+    return [("unfinished, never issued", _counts(report, "unfinished_requests", "never_issued_requests"))]
+
+
 def _roles(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return a row a role where there are several."""
     if len(roles) == 1:
@@ -222,10 +231,27 @@ def _busy(role: Mapping[str, Any]) -> str:
     return f"{role['busy_seconds'] / role['worker_seconds']:.1%}" if role["worker_seconds"] else "–"
 
 
+def _controls(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what warmup and profile add to the table."""
+    rows = []
+    if report["agentic_profile"] is not None:
+        rows.append(("canceled, never issued", _counts(report, "canceled_requests", "never_issued_requests")))
+    if report["agentic_phases"] is not None and report["valid"]:
+        opened_s = report["agentic_phases"]["profile_start_ms"] / 1000
+        rows.append(("warmed up", f"{len(report['agentic_phases']['requests']):,} requests, {opened_s:,.3f} s"))
+    return rows
+
+
+def _plays(report: Mapping[str, Any]) -> str:
+    return "sessions" if report["reading"].get("input_kind") == "ordinary" else "plays"
+
+
 def _requests(report: Mapping[str, Any]) -> int:
     """Return how many requests there were to complete: all of the corpus, or under run controls those issued."""
-    finite = report["agentic_snapshots"] is None
-    return int(report["agentic_graph"]["node_count"] if finite else report["num_requests"])
+    issued = int(report["num_requests"])
+    if report["agentic_snapshots"] is not None:
+        return issued
+    return issued + int(report["skipped_requests"]) + int(report["never_issued_requests"])
 
 
 def _counts(report: Mapping[str, Any], *names: str) -> str:

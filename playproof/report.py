@@ -39,6 +39,19 @@ LINES_PER_CHUNK = 2000
 # The ledger's word for what did not happen.
 NEVER_NS = -1
 
+# What only agentic traces have; null in the report of an ordinary one.
+AGENTIC_FIELDS = (
+    "agentic_qualification",
+    "agentic_input_format",
+    "agentic_graph",
+    "agentic_model_projection",
+    "agentic_lanes",
+    "agentic_snapshots",
+    "agentic_phases",
+    "agentic_profile",
+    "agentic_play_outcomes",
+)
+
 PLAY_STATUS = {
     PlayState.COMPLETED: "completed",
     PlayState.FAILED: "failed",
@@ -53,7 +66,8 @@ class Trajectories:
     Attributes
     ----------
     total, completed, failed, incomplete : int
-        Plays started; completed ones; failed ones; started but not completed (failed ones included).
+        Plays of which a request was dispatched; completed ones; failed ones; started but not completed (failed ones
+        included).
     e2e_latency_ms : Float64, shape (plays,)
         Last completion − first dispatch of each play in execution order, NaN where it did not complete.
     """
@@ -63,6 +77,30 @@ class Trajectories:
     failed: int
     incomplete: int
     e2e_latency_ms: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What the figures over completed requests are made of.
+
+    Attributes
+    ----------
+    requests, input_tokens, output_tokens : int
+    first_reused, last_reused : int
+        Prompt tokens found in cache at the first and at the last admission.
+    ttft_ms, ttst_ms, tpot_ms, e2e_ms : Float64
+        One sample each request that has one, in no order that matters.
+    """
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    first_reused: int
+    last_reused: int
+    ttft_ms: npt.NDArray[np.float64]
+    ttst_ms: npt.NDArray[np.float64]
+    tpot_ms: npt.NDArray[np.float64]
+    e2e_ms: npt.NDArray[np.float64]
 
 
 class Report:
@@ -108,8 +146,6 @@ class Report:
         self.findings = Findings()
         self.wall_time_ms = wall_time_ms
         self.per_request = per_request
-        self._columns = RequestColumns(proven.graph, ledger, disaggregated=isinstance(deployment, Disaggregated))
-        self.trajectories = _trajectories(ledger)
         for item in proven.findings:
             self.findings.add(item)
         self.findings.extend(findings or Findings())
@@ -118,6 +154,30 @@ class Report:
     def valid(self) -> bool:
         """Whether the figures mean what they say; only a preparation that failed makes a run invalid."""
         return True
+
+    @cached_property
+    def trajectories(self) -> Trajectories:
+        """The plays of the run."""
+        return _trajectories(self.ledger)
+
+    @cached_property
+    def _columns(self) -> RequestColumns:
+        """The requests, column by column."""
+        return RequestColumns(self.proven.graph, self.ledger, disaggregated=isinstance(self.deployment, Disaggregated))
+
+    @cached_property
+    def _measured(self) -> Measured:
+        columns = self._columns
+        completed = columns.completed
+        known = {name: getattr(columns, name) for name in ("ttft_ms", "ttst_ms", "tpot_ms", "e2e_ms")}
+        return Measured(
+            requests=columns.count(RequestState.FINISHED),
+            input_tokens=int(self.proven.graph.input_length[columns.node[completed]].sum()),
+            output_tokens=int(columns.output[completed].sum()),
+            first_reused=int(columns.first_reused[completed].sum()),
+            last_reused=int(columns.last_reused[completed].sum()),
+            **{name: values[~np.isnan(values)] for name, values in known.items()},
+        )
 
     @cached_property
     def requests(self) -> npt.NDArray[np.void] | None:
@@ -134,6 +194,9 @@ class Report:
         """
         if not self.per_request:
             raise ValueError("this report has no per-request results: replay with per_request=True")
+        return self._lines()
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
         return self._columns.dicts()
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,13 +240,18 @@ class Report:
 
     def _counts(self) -> dict[str, Any]:
         columns = self._columns
+        states = self.ledger.node_state
+        unfinished = int(np.count_nonzero(states == NodeState.DISPATCHED))
         return {
-            "num_requests": len(columns.node),
+            "num_requests": len(columns.node) + unfinished,
             "completed_requests": columns.count(RequestState.FINISHED),
             "failed_requests": columns.count(RequestState.FAILED),
             "rejected_requests": columns.count(RequestState.REJECTED),
             "canceled_requests": columns.count(RequestState.CANCELED),
-            "skipped_requests": int(np.count_nonzero(self.ledger.node_state == NodeState.SKIPPED)),
+            "skipped_requests": int(np.count_nonzero(states == NodeState.SKIPPED)),
+            # Of a run that was stopped; else both are 0.
+            "unfinished_requests": unfinished,
+            "never_issued_requests": int(np.isin(states, (NodeState.BLOCKED, NodeState.READY)).sum()),
             "duration_ms": self.duration_ms,
         }
 
@@ -205,49 +273,45 @@ class Report:
         }
 
     def _throughput(self) -> dict[str, Any]:
-        columns = self._columns
-        seconds = self.duration_ms / MS_PER_S
-        inputs = int(self.proven.graph.input_length[columns.node[columns.completed]].sum())
-        outputs = int(columns.output[columns.completed].sum())
+        measured, seconds = self._measured, self.duration_ms / MS_PER_S
+        inputs, outputs = measured.input_tokens, measured.output_tokens
         return {
             "total_input_tokens": inputs,
             "total_output_tokens": outputs,
-            "request_throughput_rps": ratio(columns.count(RequestState.FINISHED), seconds),
+            "request_throughput_rps": ratio(measured.requests, seconds),
             "input_throughput_tok_s": ratio(inputs, seconds),
             "output_throughput_tok_s": ratio(outputs, seconds),
             "total_throughput_tok_s": ratio(inputs + outputs, seconds),
         }
 
     def _latencies(self) -> dict[str, Any]:
-        columns, ledger = self._columns, self.ledger
+        measured, ledger = self._measured, self.ledger
         figures: dict[str, Any] = {}
         samples = (
-            ("ttft", columns.ttft_ms),
-            ("ttst", columns.ttst_ms),
-            ("tpot", columns.tpot_ms),
-            ("e2e_latency", columns.e2e_ms),
+            ("ttft", measured.ttft_ms),
+            ("ttst", measured.ttst_ms),
+            ("tpot", measured.tpot_ms),
+            ("e2e_latency", measured.e2e_ms),
         )
         for name, values in samples:
-            known = values[~np.isnan(values)]
-            figures[f"num_{name}_samples"] = len(known)
-            figures.update(_named(name, summarize(known)))
+            figures[f"num_{name}_samples"] = len(values)
+            figures.update(_named(name, summarize(values)))
         figures["num_itl_samples"] = int(ledger.gap_count.sum())
         figures.update(_named("itl", summarize_weighted(ledger.gap_ns / NS_PER_MS, ledger.gap_count)))
         return figures
 
     def _cache_and_work(self) -> dict[str, Any]:
-        columns, ledger = self._columns, self.ledger
-        completed = columns.completed
-        inputs = int(self.proven.graph.input_length[columns.node[completed]].sum())
-        outputs = int(columns.output[completed].sum())
+        measured, ledger = self._measured, self.ledger
+        inputs = measured.input_tokens
         roles = self._roles()
         # An aggregated worker counts as one that decodes.
         decoding = roles.get("decode") or roles["aggregated"]
         return {
-            "first_admission_prefix_cache_reused_ratio": _share(columns.first_reused[completed], inputs),
-            "prefix_cache_reused_ratio": _share(columns.last_reused[completed], inputs),
+            # A run that computed no prompt reused none of it; the peer reports 0 there as well.
+            "first_admission_prefix_cache_reused_ratio": measured.first_reused / inputs if inputs else 0.0,
+            "prefix_cache_reused_ratio": measured.last_reused / inputs if inputs else 0.0,
             "committed_prefill_tokens": int(ledger.prefill_tokens.sum()),
-            "processed_tokens": inputs + outputs,
+            "processed_tokens": inputs + measured.output_tokens,
             "forward_passes": int(ledger.passes.sum()),
             "preemptions": int(ledger.preemptions.sum()),
             "evicted_blocks": int(ledger.evictions.sum()),
@@ -279,6 +343,34 @@ class Report:
     def _provenance(self) -> dict[str, Any]:
         graph, certificate = self.proven.graph, self.proven.certificate
         return {
+            **(dict.fromkeys(AGENTIC_FIELDS) if self.ordinary else self._agentic()),
+            # Pools that workers share; there are none, and the peer names no private ones here.
+            "g2_domains": None,
+            "host_pools": host_pools(self.ledger.hosts, self.deployment),
+            **{name: fact for name, fact in graph.facts.items() if name.startswith("weka_")},
+            "reading": {name: fact for name, fact in graph.facts.items() if not name.startswith("weka_")},
+            "finding_counts": self.findings.counts,
+            "deployment": self.deployment.to_dict(),
+            "load": self.load.to_dict(),
+            "digests": {
+                "input": graph.facts.get("input_digest", graph.source.digest),
+                "graph": certificate.graph_digest,
+                "tables": certificate.tables_digest,
+                "configuration": configuration_digest(self.deployment, self.load),
+                "ledger": ledger_digest(self.ledger),
+            },
+            "certificate": certificate.to_dict(),
+        }
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether the trace is an ordinary one: sessions instead of agents' plays."""
+        return self.proven.graph.facts.get("input_kind") == "ordinary"
+
+    def _agentic(self) -> dict[str, Any]:
+        """Return what only an agentic trace has, by `AGENTIC_FIELDS`."""
+        graph = self.proven.graph
+        return {
             "agentic_qualification": "functional_only",
             "agentic_input_format": graph.facts.get("input_format", graph.source.format),
             "agentic_graph": {
@@ -296,23 +388,7 @@ class Report:
             },
             "agentic_lanes": self.load.lanes,
             **self._controls(),
-            # Pools that workers share; there are none, and the peer names no private ones here.
-            "g2_domains": None,
-            "host_pools": host_pools(self.ledger.hosts, self.deployment),
             "agentic_play_outcomes": self._outcomes(),
-            **{name: fact for name, fact in graph.facts.items() if name.startswith("weka_")},
-            "reading": {name: fact for name, fact in graph.facts.items() if not name.startswith("weka_")},
-            "finding_counts": self.findings.counts,
-            "deployment": self.deployment.to_dict(),
-            "load": self.load.to_dict(),
-            "digests": {
-                "input": graph.facts.get("input_digest", graph.source.digest),
-                "graph": certificate.graph_digest,
-                "tables": certificate.tables_digest,
-                "configuration": configuration_digest(self.deployment, self.load),
-                "ledger": ledger_digest(self.ledger),
-            },
-            "certificate": certificate.to_dict(),
         }
 
     def _controls(self) -> dict[str, Any]:
@@ -371,7 +447,7 @@ def ledger_digest(ledger: Ledger) -> str:
 def _trajectories(ledger: Ledger) -> Trajectories:
     states = ledger.play_state
     completed = states == PlayState.COMPLETED
-    started = int(np.count_nonzero(states != PlayState.PENDING))
+    started = int(np.count_nonzero(ledger.play_first_dispatch_ns >= 0))
     spans = (ledger.play_last_terminal_ns - ledger.play_first_dispatch_ns) / NS_PER_MS
     return Trajectories(
         total=started,
@@ -433,11 +509,6 @@ def host_pools(hosts: npt.NDArray[np.void], deployment: AnyDeployment) -> list[d
         for (role, worker, has_host), use in zip(workers, hosts, strict=True)
         if has_host
     ]
-
-
-def _share(part: npt.NDArray[np.int64], whole: int) -> float:
-    # A run that computed no prompt reused none of it; the peer reports 0 there as well.
-    return int(part.sum()) / whole if whole else 0.0
 
 
 def _known(value: float) -> float | None:

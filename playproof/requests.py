@@ -73,10 +73,10 @@ def to_ms(times_ns: Int64) -> Float64:
 
 
 class RequestColumns:
-    """What happened to each dispatched request, as columns.
+    """What happened to each request that ended, as columns.
 
-    Rows are in the order of plays, and within a play in the order of its file; nodes that were never dispatched have
-    no row.
+    Rows are in the order of plays, and within a play in the order of its file; nodes that were never dispatched, or had
+    not ended when the run was stopped, have no row.
 
     Parameters
     ----------
@@ -107,7 +107,8 @@ class RequestColumns:
         self._disaggregated = disaggregated
         nodes = [play.nodes for play in graph.plays]
         order = np.concatenate(nodes) if nodes else np.empty(0, dtype=np.int32)
-        self.node: Int32 = order[ledger.dispatched_ns[order] >= 0].astype(np.int32)
+        # Under run controls the ledger has only what was dispatched and ended.
+        self.node: Int32 = order[ledger.request_state[order] != RequestState.QUEUED].astype(np.int32)
         node = self.node
         self.play: Int32 = graph.node_play[node]
         self.state = ledger.request_state[node]
@@ -188,6 +189,7 @@ class RequestColumns:
         rows = self.array()
         names = [name for name in REQUEST_DTYPE.names or () if name != "node"]
         models = [graph.models[i] for i in graph.node_model[self.node].tolist()]
+        turns = self._turns()
         columns = [_nullable(rows[name], may_be_none=name in MAY_BE_NONE) for name in names]
         for row, values in enumerate(zip(*columns, strict=True)):
             known = dict(zip(names, values, strict=True))
@@ -200,11 +202,22 @@ class RequestColumns:
                 **known,
                 "phase": PHASE,
                 "model": models[row],
+                "turn_index": turns[row] if turns is not None else None,
                 "arrival_time_ms": known["dispatched_at_ms"],
                 "first_admission_g1_reused_input_tokens": reused - int(self.first_host_reused[row]),
                 "first_admission_host_reused_input_tokens": int(self.first_host_reused[row]),
                 "admission_history": self._history(row),
             }
+
+    def _turns(self) -> list[int] | None:
+        """Return each row's place in its session, None for an agentic trace: its plays are no sequences."""
+        if self._graph.facts.get("input_kind") != "ordinary":
+            return None
+        place = np.zeros(self._graph.node_count, dtype=np.int64)
+        for play in self._graph.plays:
+            place[play.nodes] = np.arange(len(play.nodes))
+        turns: list[int] = place[self.node].tolist()
+        return turns
 
     def _history(self, row: int) -> list[dict[str, Any]]:
         ledger = self._ledger

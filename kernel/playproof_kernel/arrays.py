@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from playproof_kernel.deployment import MAX_DRAFTS
 from playproof_kernel.jit import constant
 
 NONE = constant(-1)
@@ -64,6 +65,9 @@ LIVE = np.dtype(
         ("pending", np.int64),  # incoming edges that have not fired
         ("next", np.int64),  # link in one of its worker's queues
         ("admissions", np.int64),
+        # With speculative decoding
+        ("granted", np.int64),  # most tokens that the current pass may give it
+        ("drafting", np.int64),  # whether it got a token since it was admitted last: drafts follow on that
     ],
     align=True,
 )
@@ -315,16 +319,21 @@ CONFIG = np.dtype(
         ("bytes_per_token", np.int64),
         ("bytes_per_second", np.float64),  # 0: transfers take no time
         ("full_prompt", np.int64),
+        ("end", np.int64),  # the clock's bound: what is due later never happens
+        # Speculative decoding
+        ("speculative", np.int64),  # whether the deployment has it
+        ("drafts", np.int64),  # tokens drafted for a request of a decode pass; in the prefill role none
+        ("seed_low", np.int64),
+        ("seed_high", np.int64),
+        ("rates", np.float64, (MAX_DRAFTS,)),
         # Run controls
         ("controls", np.int64),  # whether plays run as instances in seats
         ("corpus", np.int64),  # nodes of the corpus; under run controls they are not run themselves
         ("corpus_plays", np.int64),
         ("prep_begin", np.int64),  # first slot of the preparation requests
-        ("warmup", np.int64),
         ("profile", np.int64),
         ("duration", np.int64),
         ("grace", np.int64),
-        ("drain", np.int64),
         ("tree_cap", np.int64),
         ("global_cap", np.int64),
         ("key_span", np.int64),  # above every block key of the corpus

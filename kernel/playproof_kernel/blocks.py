@@ -139,6 +139,25 @@ def allocate(pool: Any, table: Any, begin: int, number: int, event: int) -> None
 
 
 @compiled
+def evict(pool: Any, number: int) -> None:
+    """Free the `number` oldest idle copies; the caller knows that they exist."""
+    record = pool.worker[0]
+    copies = pool.copies
+    sentinel = copies.shape[0] - 1
+    copy = int(copies[sentinel].newer)
+    for _ in range(number):
+        buckets.unlink(copies, pool.buckets, copy)
+        advance(BLOCK_TABLE, pool.states, copy, _EVICT)
+        pool.free[record.free] = copy
+        record.free += 1
+        copy = int(copies[copy].newer)
+    copies[sentinel].newer = copy
+    copies[copy].older = sentinel
+    record.idle -= number
+    record.evictions += number
+
+
+@compiled
 def reuse(pool: Any, found: Any, table: Any, begin: int, number: int) -> None:
     """Add a reference to each of ``found[:number]``, cached copies, and write them to ``table[begin:]``."""
     copies = pool.copies

@@ -274,12 +274,10 @@ def _configure(config: Any, compiled: CompiledGraph, load: LoadSpec, lanes: int,
     config.corpus = config.prep_begin = len(compiled.static)
     config.corpus_plays = plays
     config.key_span = compiled.key_span
-    config.warmup = load.warmup
     if load.profile is not None:
         config.profile = 1
         config.duration = load.profile.duration_ns
         config.grace = load.profile.grace_ns
-        config.drain = load.profile.drain_ns
         config.tree_cap = load.profile.tree_cap_ns
         config.global_cap = load.profile.global_cap_ns
 

@@ -127,6 +127,29 @@ class DecodeSpec:
     transfer: TransferSpec
 
 
+# Draft tokens that a pass may verify for one request at most.
+MAX_DRAFTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationSpec:
+    """Speculative decoding on all workers that generate; see `speculation`.
+
+    Attributes
+    ----------
+    drafts : int
+        Tokens proposed for each request of a decode pass, 1 to MAX_DRAFTS.
+    rates : tuple of float
+        How likely each is accepted if those before it were. Those that are missing are 0, those too many are ignored.
+    seed : int
+        Of the draws, 0 to 2^64 - 1.
+    """
+
+    drafts: int
+    rates: tuple[float, ...]
+    seed: int = 42
+
+
 @dataclass(frozen=True, slots=True)
 class DeploymentSpec:
     """`workers` equal workers behind a round-robin router: aggregated, or the prefill role if there is a decode role.
@@ -138,12 +161,14 @@ class DeploymentSpec:
         reached.
     decode : DecodeSpec | None
         The decode role, of the same backend and block size; None: the deployment is aggregated.
+    speculation : SpeculationSpec | None
     """
 
     workers: int
     worker: WorkerSpec
     context_length: int
     decode: DecodeSpec | None = None
+    speculation: SpeculationSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +204,8 @@ class LoadSpec:
         Seats for plays, or None: every play starts at its recorded time.
     speedup : float
         Divides authored floors and delays, never engine time.
+    stop_ns : int | None
+        The run stops at this instant, once all that is due by then has happened; what has not ended is left as it is.
     macro_steps : bool
         Advance decode passes many at a time. The result is the same without; the property tests say so.
     cancellations : tuple of (int, int)
@@ -197,6 +224,7 @@ class LoadSpec:
 
     lanes: int | None = None
     speedup: float = 1.0
+    stop_ns: int | None = None
     macro_steps: bool = True
     cancellations: tuple[tuple[int, int], ...] = ()
     play_scope: bool = False

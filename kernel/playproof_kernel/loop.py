@@ -11,8 +11,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from playproof_spec.units import HORIZON_NS
-
 from playproof_kernel import driver, engines, handoff, instances, offload, passes, phases, radix, tables, timers
 from playproof_kernel.arrays import NONE, READY, WAITING
 from playproof_kernel.deployment import Backend
@@ -27,7 +25,7 @@ class Stop(IntEnum):
     LOGS = 2  # a log wants room
     ARENA = 3  # the arena of block tables wants ``run.arena_wanted`` entries
     STALL = 4  # requests remain and nothing is due: a fault of ours
-    HORIZON = 5  # the clock ran past its bound
+    HORIZON = 5  # the clock reached its end: its bound, or where the load stops the run
     TREE = 6  # the radix trees want twice their room
     SEATS = 7  # play instances want seats
     OVER = 8  # a run under the run controls has ended for its client
@@ -263,6 +261,13 @@ def _next_instant(sim: Any) -> int:
     return int(time)
 
 
+@compiled
+def _cut_macro_steps(sim: Any) -> None:
+    """Let passes that have ended by now count."""
+    for worker in range(sim.workers.shape[0]):
+        engines.interrupt(sim, worker)
+
+
 @compiled_entry
 def run(sim: Any, instants: int) -> int:
     """Run until the end, or for `instants` instants, or until something wants room; returns a `Stop`."""
@@ -279,10 +284,14 @@ def run(sim: Any, instants: int) -> int:
         time = _next_instant(sim)
         if time == NONE:
             return _DONE if state.finished == sim.node_state.shape[0] else _STALL
-        if time > HORIZON_NS:
-            return _HORIZON
+        if time > sim.config[0].end:
+            if state.now >= sim.config[0].end:
+                return _HORIZON
+            time = sim.config[0].end
         state.now = time
         state.scanned = 0
+        if time == sim.config[0].end:
+            _cut_macro_steps(sim)
     return _SLICE
 
 

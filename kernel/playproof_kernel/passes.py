@@ -10,7 +10,7 @@ from typing import Any
 from playproof_kernel import timing
 from playproof_kernel.arrays import NONE
 from playproof_kernel.deployment import Role, TimingKind
-from playproof_kernel.jit import ONE, compiled, constant
+from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of
 
 _FIXED = constant(TimingKind.FIXED)
@@ -177,3 +177,16 @@ def give_tokens(sim: Any, worker: int, request: int, number: int, last: int) -> 
     live.generated += number
     if config_of(sim, worker).role != _PREFILL:
         record.decode_tokens += number
+
+
+@compiled
+def give_burst(sim: Any, worker: int, request: int, number: int, end: int) -> None:
+    """Note the `number` tokens that a pass which ended at `end` gave `request` all at once."""
+    live = sim.live[request]
+    give_tokens(sim, worker, request, ONE, end)
+    if number > 1:
+        if live.generated == 1:
+            live.second_token = end
+        record_gap(sim, ZERO, number - 1)
+        live.generated += number - 1
+        sim.workers[worker].decode_tokens += number - 1

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from playproof_spec.certificate import ProvenGraph
 from playproof_spec.machines import HostBlockState, NodeState, RequestState
+from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel import driver, loop, radix, sglang
 from playproof_kernel.arrays import (
@@ -40,7 +41,15 @@ from playproof_kernel.arrays import (
 )
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph, compile_graph
-from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec, Role, WorkerSpec
+from playproof_kernel.deployment import (
+    MAX_DRAFTS,
+    Backend,
+    DeploymentSpec,
+    LoadSpec,
+    Role,
+    SpeculationSpec,
+    WorkerSpec,
+)
 from playproof_kernel.ledger import HOST_USE, Ledger
 from playproof_kernel.passes import MAX_VARYING_PASSES
 
@@ -125,6 +134,9 @@ def run_for(sim: Sim, instants: int) -> tuple[Sim, bool]:
         stop = loop.run(sim, instants)
         if stop in (loop.Stop.DONE, loop.Stop.SLICE):
             return sim, bool(stop == loop.Stop.DONE)
+        if stop == loop.Stop.HORIZON and sim.config[0].end < HORIZON_NS:
+            _leave_unfinished(sim)
+            return sim, True
         sim = with_room(sim, stop)
 
 
@@ -227,13 +239,30 @@ def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: i
         config.bytes_per_token = decode.transfer.bytes_per_token
         config.bytes_per_second = decode.transfer.bytes_per_second or 0.0
         config.full_prompt = decode.transfer.full_prompt
+    if deployment.speculation is not None:
+        _fill_speculation(config, deployment.speculation)
     config.context = deployment.context_length
     config.lanes = min(load.lanes or 0, plays)
-    config.macro = load.macro_steps
+    # With speculation no pass can be told from the one before it.
+    config.macro = load.macro_steps and deployment.speculation is None
+    config.end = HORIZON_NS if load.stop_ns is None else load.stop_ns
     for role in config:
         if role.host != 0 and (role.backend != Backend.VLLM or role.caching == 0):
             raise ValueError("host memory belongs to vLLM with prefix caching")
+        if role.host != 0 and deployment.speculation is not None:
+            raise ValueError("host memory and speculation exclude one another")
     return config
+
+
+def _fill_speculation(config: Any, spec: SpeculationSpec) -> None:
+    if not 1 <= spec.drafts <= MAX_DRAFTS:
+        raise ValueError(f"between 1 and {MAX_DRAFTS} tokens can be drafted")
+    config.drafts = np.where(config.role == Role.PREFILL, 0, spec.drafts)
+    config.speculative = 1
+    config.seed_low = spec.seed & 0xFFFFFFFF
+    config.seed_high = spec.seed >> 32
+    rates = spec.rates[: spec.drafts]
+    config.rates[:, : len(rates)] = rates
 
 
 def _fill_role(config: Any, spec: WorkerSpec, workers: int, nodes: int) -> None:
@@ -422,6 +451,13 @@ def _with_larger_trees(sim: Sim) -> Sim:
     return larger
 
 
+def _leave_unfinished(sim: Sim) -> None:
+    """Take what the passes in progress began out of the workers' counters: a pass counts when it has ended."""
+    busy = sim.workers.pass_end != NONE
+    sim.workers.passes[busy] -= 1
+    sim.workers.prefill_tokens[busy] = sim.workers.prefill_before[busy]
+
+
 def ledger_of(sim: Sim) -> Ledger:
     """Return what a simulation that has ended came to."""
     nodes = len(sim.node_state)
@@ -474,8 +510,15 @@ def ledger_of(sim: Sim) -> Ledger:
         preemptions=workers.preemptions.copy(),
         evictions=workers.evictions.copy(),
         hosts=host_use(sim),
-        end_ns=max(int(served.terminal.max()), 0),
+        end_ns=_end_ns(sim, served),
     )
+
+
+def _end_ns(sim: Sim, served: Any) -> int:
+    """Return when the run ended: with its last request, or where it was stopped."""
+    if int(sim.run[0].finished) < len(sim.node_state):
+        return int(sim.config[0].end)
+    return max(int(served.terminal.max()), 0)
 
 
 def host_use(sim: Sim) -> npt.NDArray[np.void]:

@@ -16,6 +16,11 @@ second.
 
 **Prefill and decode roles.** A prefill worker ends a request with its first, hidden token and holds its blocks. A
 decode worker is given requests whose prompt is there already (materialized); they are seated without budget or blocks.
+
+**Speculative decoding.** A request that runs and has one token left to compute is given drafts behind it, which take of
+the budget but of the pool only when the pass is scheduled as a whole: then blocks are kept for every token that it may
+give, and requests are preempted from the end where they do not suffice. What is accepted shows at the pass's end, and
+so do the blocks that it fills. A prefix found in cache ends one block earlier, as for draft heads.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from typing import Any
 from playproof_spec.machines import RequestEvent
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import blocks, offload, passes, queues, requests, tables
+from playproof_kernel import blocks, offload, passes, queues, requests, speculation, tables
 from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, WAITING
 from playproof_kernel.deployment import Role, TimingKind
 from playproof_kernel.jit import ZERO, compiled, constant
@@ -95,10 +100,15 @@ def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[in
     config = config_of(sim, worker)
     record = sim.workers[worker]
     preempted = False
+    drafts = 0
     i = ZERO
     while i < record.running and budget > 0:
         request = sim.running[worker, i]
         live = sim.live[request]
+        if config.drafts > 0:
+            drafts = speculation.drafted(sim, worker, request)
+            live.granted = min(1 + drafts, budget)
+        # Drafts take of the budget, but no blocks yet.
         want = min(known(sim, request) - live.computed, budget)
         needed = (live.computed + want + config.block_size - 1) // config.block_size
         if needed > config.blocks:
@@ -115,7 +125,7 @@ def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[in
                 break
         if fits:
             _compute(sim, worker, request, want, part)
-            budget -= want
+            budget -= min(want + drafts, budget)
             i += 1
     return budget, i, preempted
 
@@ -133,10 +143,45 @@ def _first_materialized(sim: Any, worker: int) -> int:
 
 
 @compiled
+def _seat(sim: Any, worker: int, request: int) -> None:
+    requests.seat(sim, worker, request)
+    sim.live[request].granted = 1
+    sim.live[request].drafting = 0
+
+
+@compiled
 def _seat_materialized(sim: Any, worker: int, request: int) -> None:
     queues.remove(sim.queues[worker, WAITING], sim.live, request)
     requests.admit(sim, worker, request, ZERO)
-    requests.seat(sim, worker, request)
+    _seat(sim, worker, request)
+
+
+@compiled
+def _takes_no_time(config: Any) -> bool:
+    """Whether prompts are computed in no time on workers whose blocks others may hold."""
+    return bool(
+        config.role == _DECODE or (config.role == _PREFILL and config.timing == _FIXED and config.prefill_ns == 0)
+    )
+
+
+@compiled
+def _reusable(sim: Any, worker: int, request: int, tokens: int) -> tuple[int, int]:
+    """Return how many leading blocks of `request`, which knows `tokens` tokens, it may reuse, and how many are in use.
+
+    The copies are left in ``sim.found``.
+    """
+    config = config_of(sim, worker)
+    if config.caching == 0:
+        return 0, 0
+    wants = sim.static[request].limit > 0
+    # The last token is always computed, unless nothing follows it.
+    most = (tokens - 1) // config.block_size if wants else tokens // config.block_size
+    hits, active = tables.cached_prefix(sim, worker, request, most)
+    if config.speculative != 0 and wants and hits > 0:
+        hits -= 1
+        if sim.copies[worker, sim.found[hits]].refs > 0:
+            active -= 1
+    return hits, active
 
 
 @compiled
@@ -167,14 +212,14 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
             queues.take(waiting, sim.live)
             requests.note_outcome(sim, worker, request, _REJECT if live.admissions == 0 else _FAIL)
             continue
-        hits, active = 0, 0
-        if config.caching != 0:
-            # The last token is always computed, unless nothing follows it.
-            most = tokens // size if static.limit == 0 else (tokens - 1) // size
-            hits, active = tables.cached_prefix(sim, worker, request, most)
+        hits, active = _reusable(sim, worker, request, tokens)
         if budget <= 0:
             return
-        if (tokens + size - 1) // size - active > blocks.available(sim, worker):
+        room = tokens
+        if config.speculative != 0 and record.running == 0 and static.limit > 0 and _takes_no_time(config):
+            # Where others hold blocks it would be pushed out again at this instant, without room for its next token.
+            room = min(tokens + 1, config.blocks * size)
+        if (room + size - 1) // size - active > blocks.available(sim, worker):
             # When nothing runs, what the head waits for is held by materialized requests behind it.
             request = _first_materialized(sim, worker) if record.running == 0 else NONE
             if request == NONE:
@@ -184,7 +229,7 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
         queues.take(waiting, sim.live)
         tables.open_with_prefix(sim, worker, request, hits)
         live.computed = hits * size
-        requests.seat(sim, worker, request)
+        _seat(sim, worker, request)
         requests.admit(sim, worker, request, live.computed)
         want = min(tokens - live.computed, budget)
         _compute(sim, worker, request, want, part)
@@ -248,7 +293,7 @@ def _admit_beside_host(sim: Any, worker: int, budget: int, part: Any) -> None:
             ticket.cursor = live.computed // size
             ticket.restored = NONE
         offload.leave(sim, worker, request)
-        requests.seat(sim, worker, request)
+        _seat(sim, worker, request)
         requests.admit(sim, worker, request, live.computed)
         sim.admissions[sim.run[0].admissions - 1].host = from_host
         want = min(tokens - live.computed, budget)
@@ -281,15 +326,17 @@ def _decode_part(sim: Any, worker: int) -> tuple[int, int]:
     """Return how many running requests decode in the pass just scheduled, and the tokens that they know together.
 
     A first token belongs to the prefill pass that computed the prompt's end. A request that was preempted and
-    recomputes its prompt decodes in the pass in which it catches up (reference case agg-vllm-tight-002).
+    recomputes its prompt decodes in the pass in which it catches up (reference case agg-vllm-tight-002). On a decode
+    worker every token is made by decoding.
     """
     record = sim.workers[worker]
+    role = config_of(sim, worker).role
     decoding, known_tokens = 0, 0
     for i in range(record.running):
         request = sim.running[worker, i]
         live = sim.live[request]
         tokens = known(sim, request)
-        decodes = live.generated > 0 or live.prompt_pass != record.passes
+        decodes = live.generated > 0 or live.prompt_pass != record.passes or role == _DECODE
         if live.computed == tokens and sim.static[request].limit > 0 and decodes:
             decoding += 1
             known_tokens += tokens
@@ -319,6 +366,8 @@ def start_pass(sim: Any, worker: int) -> bool:
             _admit_beside_host(sim, worker, budget, part)
         else:
             _admit_waiting(sim, worker, budget, part)
+    if config.speculative != 0 and _reserve_tokens(sim, worker):
+        preempted = True
     decoding, known_tokens = _decode_part(sim, worker)
     no_outcome = sim.queues[worker, OUTCOMES].head == NONE
     if record.running == 0 and no_outcome and not preempted:
@@ -337,6 +386,85 @@ def start_pass(sim: Any, worker: int) -> bool:
     if config.macro != 0 and quiet and record.first_duration > 0 and not requests.pending_due(sim, worker):
         _plan_macro(sim, worker)
     return True
+
+
+# Speculative decoding ---------------------------------------------------------------------------------------------
+
+
+@compiled
+def _most_tokens(sim: Any, worker: int, request: int) -> int:
+    """Return the most tokens that the current pass may give `request`: as granted, wanted, and held by the pool."""
+    config = config_of(sim, worker)
+    live = sim.live[request]
+    pool = config.blocks * config.block_size - known(sim, request)
+    return int(min(live.granted, sim.static[request].limit - live.generated, pool))
+
+
+@compiled
+def _new_blocks(sim: Any, worker: int, request: int, tokens: int) -> int:
+    """Return how many blocks `tokens` more tokens of `request` open."""
+    size = config_of(sim, worker).block_size
+    before = known(sim, request)
+    return int((before + tokens + size - 1) // size - (before + size - 1) // size)
+
+
+@compiled
+def _release_done(sim: Any, worker: int) -> None:
+    """Let go of the blocks of requests that want no token and are through; fail those that the pool cannot hold."""
+    record = sim.workers[worker]
+    prefill = config_of(sim, worker).role == _PREFILL
+    i = ZERO
+    while i < record.running:
+        request = sim.running[worker, i]
+        live = sim.live[request]
+        if live.computed == known(sim, request):
+            if sim.static[request].limit == 0 and prefill:
+                pass  # held whole, whatever is wanted of it
+            elif sim.static[request].limit == 0:
+                computed = live.computed
+                tables.release_all(sim, worker, request)
+                live.computed = computed
+            elif _most_tokens(sim, worker, request) <= 0:
+                tables.release_all(sim, worker, request)
+                requests.remove_running(sim, worker, request)
+                requests.note_outcome(sim, worker, request, _FAIL)
+                continue
+        i += 1
+
+
+@compiled
+def _reserve_tokens(sim: Any, worker: int) -> bool:
+    """Keep blocks free for every token that the pass may give, preempting from the end; True if any was preempted."""
+    record = sim.workers[worker]
+    _release_done(sim, worker)
+    preempted = False
+    while True:
+        wanted = 0
+        for i in range(record.running):
+            request = sim.running[worker, i]
+            if sim.live[request].computed == known(sim, request) and sim.static[request].limit > 0:
+                wanted += _new_blocks(sim, worker, request, _most_tokens(sim, worker, request))
+        if wanted <= blocks.available(sim, worker):
+            break
+        preempted = True
+        _preempt_last(sim, worker)
+    if wanted > record.free:
+        blocks.evict(blocks.pool_of(sim, worker), wanted - record.free)
+    return preempted
+
+
+@compiled
+def _give_accepted(sim: Any, worker: int, request: int, end: int) -> None:
+    """Give `request` its next token and the drafts that were accepted behind it; all but the last are computed."""
+    live = sim.live[request]
+    number = speculation.accepted(sim, worker, request, _most_tokens(sim, worker, request))
+    passes.give_burst(sim, worker, request, number, end)
+    # A token that nothing follows has no place.
+    last = 1 if live.generated >= sim.static[request].limit else 0
+    tables.extend(sim, worker, request, known(sim, request) - last)
+    live.computed += number - 1
+    live.drafting = 1
+    tables.cache_full_blocks(sim, worker, request)
 
 
 # Macro-steps ------------------------------------------------------------------------------------------------------
@@ -425,6 +553,7 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
         grow(sim, worker, number - 1)
         passes.record_gaps_between(sim, worker, number)
     prefill = config_of(sim, worker).role == _PREFILL
+    speculative = config_of(sim, worker).speculative != 0
     _finish_unanswered(sim, worker, end)
     kept = 0
     for i in range(record.running):
@@ -432,7 +561,10 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
         static, live = sim.static[request], sim.live[request]
         finished = False
         if live.computed == static.input + live.generated + number - 1:
-            passes.give_tokens(sim, worker, request, number, end)
+            if speculative:
+                _give_accepted(sim, worker, request, end)
+            else:
+                passes.give_tokens(sim, worker, request, number, end)
             finished = live.generated >= static.limit
         if finished:
             if not prefill:

@@ -1,7 +1,7 @@
 """Replays random corpora and prints digests of the ledgers; run with and without the compiler by a property test.
 
-Usage: ``python interpreted_run.py SEED COUNT``. A line a seed: the seed, its topology, the digest of the ledger with
-macro-steps, and that of the ledger pass by pass.
+Usage: ``python interpreted_run.py SEED COUNT``. A line a seed: the seed, its topology, and the digests of the ledger
+with macro-steps, of the ledger pass by pass, and of a run under run controls.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from playproof_kernel import (
     DeploymentSpec,
     LoadSpec,
     ProfileSpec,
+    SpeculationSpec,
     Timing,
     TimingKind,
     TransferSpec,
@@ -57,7 +58,8 @@ def random_deployment(chance: random.Random, backend: Backend, split: bool) -> D
     first, second = (random_worker(chance, backend, block_size, caching) for _ in range(2))
     transfer = TransferSpec(chance.choice([1000, 250_000]), chance.choice([None, 1e8]), chance.random() < 0.5)
     decode = DecodeSpec(chance.randint(1, 3), second, transfer) if split else None
-    return DeploymentSpec(chance.randint(1, 3), first, chance.choice([12, 1000, 1000, 1000]), decode)
+    context = chance.choice([12, 1000, 1000, 1000])
+    return DeploymentSpec(chance.randint(1, 3), first, context, decode, random_speculation(chance, backend))
 
 
 def digests(seed: int) -> tuple[str, str]:
@@ -68,6 +70,7 @@ def digests(seed: int) -> tuple[str, str]:
     load = LoadSpec(
         lanes=chance.choice([None, 1, 2]),
         speedup=chance.choice([1.0, 3.0]),
+        stop_ns=chance.choice([None, None, chance.randint(0, 60_000_000)]),
         cancellations=random_cancellations(chance, graph, chance.choice([0, 8])),
     )
     controls = random_controls(chance)
@@ -91,6 +94,13 @@ def observed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, controls:
     except InvalidSnapshot as refused:
         return {**finite, "refused": len(refused.findings.items)}
     return {**finite, "controlled": controlled_columns(ledger)}
+
+
+def random_speculation(chance: random.Random, backend: Backend) -> SpeculationSpec | None:
+    """Return speculative decoding, on vLLM half the time."""
+    rates = tuple(chance.choice([0.0, 0.3, 0.7, 1.0]) for _ in range(chance.randint(0, 4)))
+    speculation = SpeculationSpec(chance.randint(1, 4), rates, chance.choice([1, 2**64 - 1]))
+    return speculation if backend is Backend.VLLM and chance.random() < 0.5 else None
 
 
 def random_controls(chance: random.Random) -> LoadSpec:

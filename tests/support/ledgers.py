@@ -80,7 +80,9 @@ def naively_observed(run: NaiveRun) -> dict[str, Any]:
     requests = driver.requests
     # The kernel has one state for both: what the driver calls failed, the request calls rejected or failed.
     states = ["failed" if r.state == "rejected" else r.state for r in requests]
-    of_request = {"completed": "finished", "skipped": "queued"}
+    # Of a run that was stopped the last four: they have not ended for anybody.
+    unended = dict.fromkeys(("skipped", "blocked", "ready", "dispatched"), "queued")
+    of_request = {"completed": "finished", **unended}
     of_handoff = {"skipped": "queued", "rejected": "failed"}
     histories = [
         [(*entry, r.host_reused.get(i, 0), False, i) for i, entry in enumerate(r.admissions)]

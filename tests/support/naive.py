@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from naive_speculation import NaiveDrafts
 from playproof_kernel import Backend, DeploymentSpec, LoadSpec, TimingKind, WorkerSpec
 from playproof_spec.graph import Graph, Trigger
 
@@ -231,6 +232,11 @@ class NaiveWorker:
     # A prefill worker has no decode part in its passes, a decode worker no prefill part.
     prefill_part = decode_part = True
 
+    # What is drafted for its requests, with speculative decoding.
+    drafts: NaiveDrafts | None = None
+    # Whether the block at which a prefix match ends is computed again.
+    recomputes_last_block = False
+
     def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
         self.graph = graph
         self.spec = spec
@@ -241,6 +247,9 @@ class NaiveWorker:
         self.running: list[int] = []
         self.gone: list[tuple[int, str]] = []
         self.canceled: list[int] = []  # whose places the running pass still needs
+        self.proposed: set[int] = set()  # who got a token since it was admitted: what follows on it is drafted
+        self.verified: dict[int, int] = {}  # tokens, drafts included, that it verifies of a request
+        self.places: list[int] = []  # copies for tokens that the running pass may give
         self.end_ns: int | None = None
         self.passes = 0
         self.preemptions = 0
@@ -283,6 +292,7 @@ class NaiveWorker:
         for copy in reversed(request.table):
             self.pool.release(copy)
         request.table, request.filled, request.computed = [], 0, 0
+        self.proposed.discard(node)
 
     # What prefill/decode changes
 
@@ -339,21 +349,35 @@ class NaiveWorker:
 
     def lookup(self, node: int) -> list[int]:
         last = self.known(node) if self.limit(node) == 0 else self.known(node) - 1
-        return self.resident(node, last // self.spec.block_size)
+        found = self.resident(node, last // self.spec.block_size)
+        return found[:-1] if self.recomputes_last_block and self.limit(node) > 0 else found
 
     def fits(self, node: int, found: list[int]) -> bool:
         active = sum(self.pool.refs[copy] > 0 for copy in found)
-        return self.ceil_blocks(self.known(node)) - active <= self.pool.available()
+        room = self.known(node)
+        aggregated = self.prefill_part and self.decode_part
+        instant = not aggregated and (not self.prefill_part or self.prefill_ns(1) == 0)
+        if self.drafts is not None and instant and not self.running and self.limit(node) > 0:
+            # Where others hold blocks: without room for its next token it would be pushed out again at once.
+            room = min(room + 1, self.spec.blocks * self.spec.block_size)
+        return self.ceil_blocks(room) - active <= self.pool.available()
 
     def start(self, now: int) -> bool:
+        self.verified = {}
         for request in self.requests:
             request.prompt_computed_now = 0
         budget, preempted = self.schedule_running(self.spec.max_batched_tokens)
         if not preempted:
             self.admit(now, budget)
+        length = self.prefill_duration()  # also of what is pushed out now
+        if self.drafts is not None:
+            preempted = self.reserve_tokens() or preempted
         if not self.running and not self.gone and not preempted:
             return False
-        self.end_ns = self.compute_start(now) + self.duration()
+        decoding = self.decoding()
+        if decoding and self.decode_part:
+            length += self.decode_ns(sum(self.known(n) for n in decoding))
+        self.end_ns = self.compute_start(now) + length
         self.passes += 1
         return True
 
@@ -395,8 +419,9 @@ class NaiveWorker:
         while i < len(self.running) and budget > 0:
             node = self.running[i]
             request = self.requests[node]
-            want = min(self.known(node) - request.computed, budget)
-            need = self.ceil_blocks(request.computed + want)
+            want = min(self.known(node) - request.computed + self.drafted(node), budget)
+            known = min(want, self.known(node) - request.computed)
+            need = self.ceil_blocks(request.computed + known)
             if need > self.spec.blocks:
                 self.drop(node)
                 self.running.remove(node)
@@ -406,7 +431,9 @@ class NaiveWorker:
                 self.preempt(self.running.pop())
                 preempted = True
             if node in self.running:
-                self.compute(node, want)
+                if self.drafted(node) > 0:
+                    self.verified[node] = want
+                self.compute(node, known)
                 budget -= want
                 i += 1
         return budget, preempted
@@ -457,25 +484,73 @@ class NaiveWorker:
         self.compute(node, want)
         return want
 
-    def duration(self) -> int:
-        prefills = [self.requests[n] for n in self.running if self.requests[n].prompt_computed_now > 0]
-        total = 0
-        if prefills and self.prefill_part:
-            after = sum(min(r.computed, self.prompt(r.index)) for r in prefills)
-            before = after - sum(r.prompt_computed_now for r in prefills)
-            count = len(prefills)
-            if after // count > before // count:
-                total += self.prefill_ns(count * (after // count - before // count))
-        decoding = [
+    # Speculative decoding
+
+    def drafted(self, node: int) -> int:
+        """How many tokens are drafted for `node`, which runs: none before its first here, none past the context."""
+        if self.drafts is None or node not in self.proposed:
+            return 0
+        return min(self.drafts.width, self.context - self.known(node)) - 1
+
+    def burst(self, node: int) -> int:
+        """The most tokens that the pass may give `node`, whose known tokens are all computed in it."""
+        wanted = self.limit(node) - len(self.requests[node].tokens_ns)
+        return min(self.verified.get(node, 1), wanted, self.spec.blocks * self.spec.block_size - self.known(node))
+
+    def opened(self, node: int, tokens: int) -> int:
+        """How many blocks `tokens` more tokens open."""
+        return self.ceil_blocks(self.known(node) + tokens) - self.ceil_blocks(self.known(node))
+
+    def reserve_tokens(self) -> bool:
+        """Keep blocks for every token that the pass may give, preempting from the end; say whether that was needed."""
+        preempted = False
+        if self.decode_part:  # a prefill worker holds what it computed, whatever is wanted of it
+            for node in [n for n in self.receiving() if self.limit(n) == 0]:
+                self.drop_done(node)
+        for node in [n for n in self.receiving() if self.limit(n) > 0 and self.burst(n) <= 0]:
+            self.drop(node)
+            self.running.remove(node)
+            self.gone.append((node, "failed"))
+        while True:
+            nodes = [n for n in self.receiving() if self.limit(n) > 0]
+            wanted = sum(self.opened(node, self.burst(node)) for node in nodes)
+            if wanted <= self.pool.available():
+                break
+            self.preempt(self.running.pop())
+            preempted = True
+        self.places = [self.pool.allocate() for _ in range(wanted)]
+        return preempted
+
+    def drop_done(self, node: int) -> None:
+        """Let go of the blocks of `node`, which wants no token, before others' tokens are given places."""
+        computed = self.requests[node].computed
+        self.drop(node)
+        self.requests[node].computed = computed
+
+    def receiving(self) -> list[int]:
+        """Whose known tokens will all be computed by the end of this pass."""
+        return [n for n in self.running if self.requests[n].computed == self.known(n)]
+
+    def decoding(self) -> list[int]:
+        """Who decodes in this pass."""
+        return [
             n
             for n in self.running
             if self.requests[n].computed == self.known(n)
             and self.limit(n) > 0
-            and (self.requests[n].tokens_ns or not self.requests[n].prompt_computed_now)
+            and (self.requests[n].tokens_ns or not self.requests[n].prompt_computed_now or not self.prefill_part)
         ]
-        if decoding and self.decode_part:
-            total += self.decode_ns(sum(self.known(n) for n in decoding))
-        return total
+
+    def prefill_duration(self) -> int:
+        prefills = [self.requests[n] for n in self.running if self.requests[n].prompt_computed_now > 0]
+        if not prefills or not self.prefill_part:
+            return 0
+        after = sum(min(r.computed, self.prompt(r.index)) for r in prefills)
+        before = after - sum(r.prompt_computed_now for r in prefills)
+        count = len(prefills)
+        if after // count <= before // count:
+            return 0
+        return self.prefill_ns(count * (after // count - before // count))
 
     def prefill_ns(self, tokens: int) -> int:
         if self.spec.timing.kind is TimingKind.FIXED:
@@ -497,12 +572,29 @@ class NaiveWorker:
             request = self.requests[node]
             if request.computed < self.known(node):
                 continue
-            if self.limit(node) > 0:
+            if self.drafts is not None and self.limit(node) > 0:
+                self.take_tokens(node, now)
+            elif self.limit(node) > 0:
                 request.tokens_ns.append(now)
             if len(request.tokens_ns) >= self.limit(node):
                 self.running.remove(node)
                 outcomes.append((node, self.complete(node)))
+        for copy in self.places:
+            self.pool.release(copy)
+        self.places = []
         return outcomes
+
+    def take_tokens(self, node: int, now: int) -> None:
+        """Give `node` its tokens of this pass, all of them now; the last one is computed in the next pass."""
+        assert self.drafts is not None
+        request = self.requests[node]
+        count = min(self.drafts.tokens(node, len(request.tokens_ns)), self.burst(node))
+        request.tokens_ns += [now] * count
+        last = len(request.tokens_ns) == self.limit(node)  # a token that nothing follows has no place
+        while len(request.table) < self.ceil_blocks(self.known(node) - last):
+            request.table.append(self.places.pop())
+        self.compute(node, count - 1)
+        self.proposed.add(node)
 
 
 @dataclass
@@ -546,6 +638,26 @@ def _new_worker(graph: Graph, deployment: DeploymentSpec, requests: list[Request
     return NaiveWorker(graph, deployment.worker, deployment.context_length, requests)
 
 
+def stops_before(time_ns: int, load: LoadSpec) -> bool:
+    """Whether the load stops the run before `time_ns`."""
+    return load.stop_ns is not None and time_ns > load.stop_ns
+
+
+def leave_unfinished(workers: Sequence[NaiveWorker]) -> None:
+    """Take passes out of the count that have not ended."""
+    for worker in workers:
+        worker.passes -= worker.end_ns is not None
+
+
+def speculate(workers: Sequence[NaiveWorker], deployment: DeploymentSpec, *, drafting: bool = True) -> None:
+    """Give workers the rules of speculative decoding, if the deployment has it; prefill workers draft nothing."""
+    if deployment.speculation is not None:
+        for number, worker in enumerate(workers):
+            spec = deployment.speculation if drafting else replace(deployment.speculation, drafts=0)
+            worker.drafts = NaiveDrafts(spec, number)
+            worker.recomputes_last_block = True
+
+
 def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> NaiveRun:
     """Replay `graph` the slow way."""
     if deployment.decode is not None:
@@ -554,6 +666,7 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
         return disagg_replay(graph, deployment, load)
     driver = NaiveDriver(graph, load)
     workers = [_new_worker(graph, deployment, driver.requests) for _ in range(deployment.workers)]
+    speculate(workers, deployment)
     driver.start()
     placed = 0
     while True:
@@ -584,7 +697,8 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
         times = [w.end_ns for w in workers if w.end_ns is not None]
         copies = [w.next_copy_end() for w in workers if w.end_ns is None]
         times += [at for at in [*copies, driver.next_time()] if at is not None]
-        if not times:
+        if not times or stops_before(min(times), load):
+            leave_unfinished(workers)
             return NaiveRun(driver, workers, [NaiveHandoff() for _ in driver.requests])
         driver.now = min(times)
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from naive import NEVER, NaiveDriver, NaiveHandoff, NaiveRun, NaiveWorker, Request
+from naive import (
+    NEVER,
+    NaiveDriver,
+    NaiveHandoff,
+    NaiveRun,
+    NaiveWorker,
+    Request,
+    leave_unfinished,
+    speculate,
+    stops_before,
+)
 from naive_sglang import Branch, NaiveSglangWorker
 from playproof_kernel import Backend, DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_spec.graph import Graph
@@ -288,6 +298,8 @@ class NaiveDisagg:
         self.decode: list[DestinationRole] = [
             destination(graph, other, context, self.destinations) for _ in range(self.decode_spec.workers)
         ]
+        speculate(self.prefill, deployment, drafting=False)
+        speculate(self.decode, deployment)
         self.queue: list[tuple[str, int]] = []
         self.deferred: list[tuple[NaiveWorker, str, int]] = []
         self.transfers: list[tuple[int, int]] = []
@@ -523,7 +535,8 @@ class NaiveDisagg:
             while self.step():
                 pass
             following = self.next_time()
-            if following is None:
+            if following is None or stops_before(following, self.driver.load):
+                leave_unfinished(self.workers)
                 break
             self.driver.now = following
 

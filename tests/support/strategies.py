@@ -7,7 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
-from playproof_kernel import Backend, DeploymentSpec, HostSpec, LoadSpec, Timing, TimingKind, WorkerSpec
+from playproof_kernel import (
+    Backend,
+    DeploymentSpec,
+    HostSpec,
+    LoadSpec,
+    SpeculationSpec,
+    Timing,
+    TimingKind,
+    WorkerSpec,
+)
 from playproof_kernel.deployment import DecodeSpec, TransferSpec
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
@@ -135,6 +144,13 @@ sglang_deployments = st.builds(
         timing=timings,
     ),
     context_length=st.sampled_from([8, 20, 1000]),
+)
+
+speculations = st.builds(
+    SpeculationSpec,
+    drafts=st.integers(1, 4),
+    rates=st.lists(st.sampled_from([0.0, 0.5, 0.8, 1.0, 1.0]), max_size=5).map(tuple),
+    seed=st.sampled_from([0, 42, 2**32 - 1, 2**64 - 1]),
 )
 
 loads = st.builds(LoadSpec, lanes=st.sampled_from([None, None, 1, 2, 8]), speedup=st.sampled_from([1.0, 2.0, 0.5]))

@@ -73,7 +73,9 @@ def refused(data: bytes, **options: Any) -> list[Finding]:
     return list(caught.value.findings.items)
 
 
-# field, value, code of the one finding
+NGRAM = {"kind": "ngram", "num_speculative_tokens": 3, "acceptance_rates": [0.8, 0.6, 0.4]}
+
+# field, value, code of the one finding, and its field below that one where it is another
 GUARDS = [
     ("traffic.source.type", "synthetic", "config-value"),
     ("traffic.source.format", "parquet", "config-value"),
@@ -82,9 +84,11 @@ GUARDS = [
     ("traffic.source.block_size", 0, "config-value"),
     ("traffic.source.nested_timestamp_basis", "nested", "config-value"),
     ("traffic.source.subagent_marker", "end", "config-value"),
-    ("traffic.load.type", "concurrency", "config-unsupported"),
     ("traffic.load.type", "poisson", "config-value"),
-    ("traffic.load.concurrency", 4, "config-unsupported"),
+    ("traffic.load.concurrency", 4, "config-combination"),
+    ("traffic.load.concurrency", 0, "config-value"),
+    ("traffic.load.concurrency", True, "config-type"),
+    ("traffic.load.concurrency", "64", "config-type"),
     ("traffic.load.speedup", 0, "config-value"),
     ("traffic.load.speedup", -1.0, "config-value"),
     ("traffic.load.speedup", float("nan"), "config-value"),
@@ -98,7 +102,12 @@ GUARDS = [
     ("traffic.load.agentic_warmup", "yes", "config-type"),
     ("traffic.load.agentic_profile", 3600, "config-type"),
     ("traffic.load.agentic_prefix_scope", "lane", "config-value"),
-    ("traffic.stop", {"max_virtual_time_seconds": 3}, "config-unsupported"),
+    ("traffic.stop", 3, "config-type"),
+    ("traffic.stop.max_virtual_time_seconds", 0, "config-value"),
+    ("traffic.stop.max_virtual_time_seconds", -1.0, "config-value"),
+    ("traffic.stop.max_virtual_time_seconds", float("inf"), "config-value"),
+    ("traffic.stop.max_virtual_time_seconds", "300", "config-type"),
+    ("traffic.stop.requests", 100, "config-unknown-key"),
     ("engine.mode", "agregated", "config-value"),
     ("engine.backend", "trtllm", "config-value"),
     ("engine.model", 3, "config-type"),
@@ -111,7 +120,18 @@ GUARDS = [
     ("engine.router", "round_robin", "config-type"),
     ("engine.mode", True, "config-type"),
     ("engine.kv_transfer", {"bytes_per_token": 1}, "config-combination"),
-    ("engine.speculation", {"kind": "ngram"}, "config-unsupported"),
+    ("engine.speculation", "ngram", "config-type"),
+    ("engine.speculation", {**NGRAM, "kind": "eagle"}, "config-value", "kind"),
+    ("engine.speculation", {**NGRAM, "num_speculative_tokens": 0}, "config-value", "num_speculative_tokens"),
+    ("engine.speculation", {**NGRAM, "num_speculative_tokens": 17}, "config-value", "num_speculative_tokens"),
+    ("engine.speculation", {**NGRAM, "num_speculative_tokens": True}, "config-type", "num_speculative_tokens"),
+    ("engine.speculation", {**NGRAM, "acceptance_rates": 0.5}, "config-type", "acceptance_rates"),
+    ("engine.speculation", {**NGRAM, "acceptance_rates": [0.5, 1.5]}, "config-value", "acceptance_rates"),
+    ("engine.speculation", {**NGRAM, "acceptance_rates": [-0.1]}, "config-value", "acceptance_rates"),
+    ("engine.speculation", {**NGRAM, "acceptance_rates": [float("nan")]}, "config-value", "acceptance_rates"),
+    ("engine.speculation", {**NGRAM, "acceptance_rates": ["0.5"]}, "config-type", "acceptance_rates"),
+    ("engine.speculation", {**NGRAM, "seed": -1}, "config-value", "seed"),
+    ("engine.speculation", {**NGRAM, "tokens": 3}, "config-unknown-key", "tokens"),
     ("engine.workers.prefill", {}, "config-combination"),
     ("engine.workers.decode", {}, "config-combination"),
     (f"{WORKER}.parallelism.replicas", True, "config-type"),
@@ -196,15 +216,16 @@ PAIR_GUARDS = [
     ("engine.kv_transfer.timing_mode", "full", "config-value"),
     ("engine.kv_transfer.bandwidth_gbps", 3, "config-unknown-key"),
 ]
-EVERY_GUARD = [(*guard, DEFAULT_CONFIGURATION) for guard in GUARDS] + [(*guard, PAIR) for guard in PAIR_GUARDS]
+EVERY_GUARD = [(guard, DEFAULT_CONFIGURATION) for guard in GUARDS] + [(guard, PAIR) for guard in PAIR_GUARDS]
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "code", "configuration"), EVERY_GUARD, ids=[f"{guard[0]}={guard[1]}" for guard in EVERY_GUARD]
+    ("guard", "configuration"), EVERY_GUARD, ids=[f"{guard[0]}={guard[1]}" for guard, _ in EVERY_GUARD]
 )
-def test_each_guard_names_its_field(field: str, value: object, code: str, configuration: bytes) -> None:
+def test_each_guard_names_its_field(guard: tuple[Any, ...], configuration: bytes) -> None:
+    field, value, code, *below = guard
     (problem,) = refused(changed(field, value, configuration))
-    assert (problem.code, problem.where.field) == (code, field)
+    assert (problem.code, problem.where.field) == (code, ".".join([field, *below]))
     assert problem.where.file == "c.yaml"
     assert problem.where.line > 0
     assert problem.found or code == "config-unknown-key"
@@ -218,6 +239,12 @@ def test_each_guard_names_its_field(field: str, value: object, code: str, config
         ("traffic.load.agentic_snapshot", None),
         ("traffic.load.agentic_warmup", False),
         ("traffic.load.agentic_prefix_scope", "corpus"),
+        ("traffic.load.concurrency", None),
+        ("traffic.stop", None),
+        ("traffic.stop", False),
+        ("traffic.stop", {}),
+        ("engine.speculation", None),
+        ("engine.speculation", False),
         ("engine.context_length", "max"),
         ("engine.model", "Any/Label"),
         (f"{WORKER}.parallelism.tensor", 8),
@@ -630,7 +657,7 @@ yaml_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = sorted({field for field, _, _ in GUARDS} | {"engine", "traffic", "engine.workers", WORKER, f"{WORKER}.timing"})
+FIELDS = sorted({field for field, *_ in GUARDS} | {"engine", "traffic", "engine.workers", WORKER, f"{WORKER}.timing"})
 
 
 PAIR_FIELDS = sorted(

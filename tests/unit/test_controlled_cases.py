@@ -1,4 +1,4 @@
-"""Every reference case of the run controls, on both topologies: cuts, phases, profile, plays, requests, figures."""
+"""Every reference case of the run controls: cuts, phases, profile, plays, requests, figures."""
 
 from __future__ import annotations
 

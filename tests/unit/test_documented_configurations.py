@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
+
 import playproof as pp
 from playproof.config import parse_configuration
 
@@ -13,8 +15,16 @@ PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 
 
 def test_the_pages_configurations_are_read() -> None:
-    aggregated, pair = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    aggregated, ordinary, drafts, pair = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert isinstance(parse_configuration(aggregated.encode()).deployment, pp.Deployment)
+    # The second and third show one section each.
+    whole = msgspec.yaml.decode(aggregated)
+    read = parse_configuration(msgspec.yaml.encode({**whole, **msgspec.yaml.decode(ordinary)}))
+    assert read.load == pp.Load(concurrency=64, max_virtual_time_seconds=300.0)
+    whole["engine"] |= msgspec.yaml.decode(drafts)["engine"]
+    read = parse_configuration(msgspec.yaml.encode(whole))
+    rates = (0.8, 0.6, 0.4)
+    assert read.deployment.speculation == pp.Speculation(num_speculative_tokens=3, acceptance_rates=rates)
     deployment = parse_configuration(pair.encode()).deployment
     assert isinstance(deployment, pp.Disaggregated)
     assert (deployment.prefill.workers, deployment.decode.workers) == (2, 4)

@@ -110,7 +110,8 @@ def observed(report: pp.Report) -> Expected:
     return Expected(
         requests=requests,
         skipped=[name for name in report.proven.graph.request_ids if name not in requests],
-        plays=[play_of(outcome) for outcome in report.to_dict()["agentic_play_outcomes"]],
+        # Sessions of an ordinary trace are not listed.
+        plays=[play_of(outcome) for outcome in report.to_dict()["agentic_play_outcomes"] or ()],
     )
 
 

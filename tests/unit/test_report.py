@@ -240,6 +240,7 @@ def test_request_lines(report: Report) -> None:
     assert plan == {
         "request_id": "a1",
         "source_request_id": "a1",
+        "turn_index": None,
         "play_id": "a",
         "session_id": plan["session_id"],
         "play_ordinal": 0,

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from playproof_kernel import loop, simulate, simulate_controlled
+from playproof_kernel import controlled, loop, simulate, simulate_controlled
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.controlled import start_controlled
 from playproof_kernel.simulate import SLICE
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.digest import graph_digest
+from playproof_spec.machines import RequestState
 from playproof_spec.sketch import sketch
+from rich.console import Console
 
 import playproof as pp
 from playproof.cli import EXIT_FINDINGS, main
 from playproof.config import parse_configuration
 from playproof.controlled import ControlledReport
+from playproof.render import print_report
 from playproof.report import ledger_digest
 
 LOAD = "traffic.load"
@@ -336,6 +340,40 @@ def test_a_trace_that_contradicts_itself_is_refused(tmp_path: Path, capsys: pyte
 
 def made_path(config: Path) -> str:
     return str(config.parent / "trace.jsonl")
+
+
+def test_the_table_shows_preparation_and_cutoff(report: ControlledReport) -> None:
+    document, shown = report.to_dict(), Console(file=io.StringIO(), width=200)
+    print_report(shown, document)
+    text = shown.file.getvalue()  # type: ignore[attr-defined]
+    profile, phases = document["agentic_profile"], document["agentic_phases"]
+    counts = f"{profile['canceled_requests']}, {profile['never_issued_requests']}"
+    assert f"canceled, never issued     {counts}\n" in text
+    assert f"{len(phases['requests'])} requests, {phases['profile_start_ms'] / 1000:.3f} s" in text
+
+
+# Memory -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topology", DEPLOYMENTS)
+def test_state_does_not_grow_with_the_length_of_a_profile(
+    proven: ProvenGraph, topology: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty times the plays in the same arrays; without capture only four latencies a request are kept of them."""
+    finished: list[Any] = []
+    make = controlled._ledger
+    monkeypatch.setattr(controlled, "_ledger", lambda sim, *rest: finished.append(sim) or make(sim, *rest))
+    ledgers = []
+    for seconds in (0.5, 20.0):
+        load = msgspec.structs.replace(PROFILED, profile=pp.Profile(duration_seconds=seconds))
+        spec = DEPLOYMENTS[topology].to_spec()
+        ledgers.append(controlled.simulate_controlled(proven, spec, load.to_spec()))
+    short, long = ({name: array.nbytes for name, array in sim._asdict().items()} for sim in finished)
+    assert short == long
+    plays = [len(ledger.plays) for ledger in ledgers]
+    assert plays[1] > 20 * plays[0]
+    assert all(ledger.captured is None for ledger in ledgers)
+    assert len(ledgers[1].e2e_ns) == int(ledgers[1].outcomes[RequestState.FINISHED])
 
 
 # Identities ---------------------------------------------------------------------------------------------------------
