@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from playproof_kernel import LoadSpec, simulate
 from playproof_kernel.deployment import Backend, TimingKind, TransferSpec, WorkerSpec
+from playproof_spec.certificate import prove
 from playproof_spec.findings import Finding
+from playproof_spec.sketch import sketch
 
 from playproof.config import (
     DEFAULT_CONFIGURATION,
@@ -32,6 +36,7 @@ from playproof.deployment import (
     Load,
     PolynomialTiming,
     PrefillRole,
+    Speculation,
     Transfer,
 )
 
@@ -191,6 +196,62 @@ def test_bandwidths_of_a_shared_pool_mean_nothing_to_a_private_one() -> None:
         for host in (HOST, {**HOST, "shared_d2h_bandwidth_gbps": 80.0, "shared_h2d_bandwidth_gbps": 80.0})
     )
     assert private.deployment == left.deployment
+
+
+@pytest.mark.parametrize("roles", [("aggregated",), ("prefill",), ("decode",), ("prefill", "decode")])
+def test_speculation_and_host_memory_exclude_one_another(roles: tuple[str, ...]) -> None:
+    mode = "aggregated" if roles == ("aggregated",) else "disaggregated"
+    tree = msgspec.yaml.decode(DEFAULT_CONFIGURATION if mode == "aggregated" else PAIR)
+    tree["engine"]["speculation"] = NGRAM
+    for worker in tree["engine"]["workers"].values():
+        worker["kv_cache"] |= {"prefix_caching": True, "bytes_per_token": 1000}
+    assert parse_configuration(msgspec.yaml.encode(tree)).deployment.speculation is not None
+    for role in roles:
+        tree["engine"]["workers"][role]["kv_cache"]["host_offload"] = HOST
+    both = msgspec.yaml.encode(tree)
+    (problem,) = refused(both)
+    assert (problem.code, problem.where.field) == ("config-combination", "engine.speculation")
+    assert problem.where.line
+    assert problem.found == ", ".join(f"engine.workers.{role}.kv_cache.host_offload" for role in roles)
+    # Either is switched off by name.
+    assert parse_configuration(both, overrides=["engine.speculation=false"]).deployment.speculation is None
+    off = [f"engine.workers.{role}.kv_cache.host_offload=null" for role in roles]
+    alone = parse_configuration(both, overrides=off).deployment
+    assert alone.speculation is not None
+    assert not any(role.host_offload for role in alone.roles.values())
+
+
+HOST_MEMORY = HostOffload(num_host_blocks=4, bytes_per_token=1000, d2h_bandwidth_gbps=1, h2d_bandwidth_gbps=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hosted", "named"),
+    [
+        (Deployment, {"host_offload": HOST_MEMORY}, ["host_offload"]),
+        (Disaggregated, {"prefill": PrefillRole(host_offload=HOST_MEMORY)}, ["prefill.host_offload"]),
+        (Disaggregated, {"decode": DecodeRole(host_offload=HOST_MEMORY)}, ["decode.host_offload"]),
+        (
+            Disaggregated,
+            {"prefill": PrefillRole(host_offload=HOST_MEMORY), "decode": DecodeRole(host_offload=HOST_MEMORY)},
+            ["prefill.host_offload", "decode.host_offload"],
+        ),
+    ],
+)
+def test_the_library_lets_no_host_memory_beside_speculation(
+    kind: Any, hosted: dict[str, Any], named: list[str]
+) -> None:
+    speculation = Speculation(num_speculative_tokens=2, acceptance_rates=(1.0,))
+    spec = kind(speculation=speculation).to_spec()
+    host = kind(**hosted).to_spec()
+    with pytest.raises(InvalidDeployment) as caught:
+        kind(speculation=speculation, **hosted)
+    (problem,) = caught.value.findings.items
+    assert (problem.code, problem.where.field) == ("config-combination", f"{kind.__name__}.speculation")
+    assert problem.found == ", ".join(f"{kind.__name__}.{name}" for name in named)
+    # Nor does the kernel, which can be reached without either.
+    both = dataclasses.replace(host, speculation=spec.speculation)
+    with pytest.raises(ValueError, match="exclude one another"):
+        simulate(prove(sketch([{"request_id": "a"}])), both, LoadSpec())
 
 
 # The same of a prefill/decode configuration.
