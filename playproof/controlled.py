@@ -34,7 +34,6 @@ SNAPSHOT_SCHEMA = "aisimulate.agentic.snapshot.v1"
 PHASES_SCHEMA = "aisimulate.agentic.phases.v1"
 PROFILE_SCHEMA = "aisimulate.agentic.profile.v1"
 BARRIER = "all_preparation_succeeded_and_server_quiescent"
-WARMUPS_PER_LANE = 10
 
 
 class ControlledReport(Report):
@@ -200,8 +199,13 @@ class ControlledReport(Report):
 
         graph, ledger = self.proven.graph, self.controlled
         snapshots = [self._snapshot(cut, requests=True) for cut in ledger.cuts]
+        # A long profile runs each play of the corpus many times: it is looked at once.
+        whole: dict[int, Cut] = {}
         for play in ledger.plays[len(ledger.cuts) :]:
-            cut = whole_play(graph, int(play.lane), int(play.ordinal), int(play.source))
+            lane, ordinal, source = int(play.lane), int(play.ordinal), int(play.source)
+            if source not in whole:
+                whole[source] = whole_play(graph, lane, ordinal, source)
+            cut = dataclasses.replace(whole[source], lane=lane, ordinal=ordinal)
             snapshots.append(self._snapshot(cut, requests=self.per_request))
         return snapshots
 
@@ -266,7 +270,7 @@ class ControlledReport(Report):
             "primers_expected": sum(request["phase"] == "primer" for request in own),
             "requests_quiescent": sum(request["quiescent_at_ms"] is not None for request in own),
             "warmup_completed": completed("warmup"),
-            "warmup_expected": WARMUPS_PER_LANE,
+            "warmup_expected": sum(request["phase"] == "warmup" for request in own),
         }
 
     def _preparation(self) -> Iterator[dict[str, Any]]:

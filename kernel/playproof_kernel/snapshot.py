@@ -6,10 +6,10 @@ on the recording's clock; the speedup divides what remains when it is compiled.
 
 from __future__ import annotations
 
-import heapq
 import json
 from dataclasses import dataclass, field
 
+import networkx as nx
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
@@ -204,19 +204,9 @@ def _primers(graph: Graph, nodes: list[int], historical: dict[int, bool]) -> tup
 
 def _topological_ranks(graph: Graph, nodes: list[int]) -> dict[int, int]:
     """Return each node's place in the order that always takes the least node all of whose sources have been taken."""
-    waiting, targets = {}, dict[int, list[int]]()
+    edges: nx.DiGraph[int] = nx.DiGraph()
+    edges.add_nodes_from(nodes)
     for node in nodes:
         sources = graph.edge_source[int(graph.edge_offsets[node]) : int(graph.edge_offsets[node + 1])].tolist()
-        waiting[node] = len(sources)
-        for source in sources:
-            targets.setdefault(source, []).append(node)
-    ready = [node for node in nodes if waiting[node] == 0]
-    ranks: dict[int, int] = {}
-    while ready:
-        node = heapq.heappop(ready)
-        ranks[node] = len(ranks)
-        for target in targets.get(node, ()):
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                heapq.heappush(ready, target)
-    return ranks
+        edges.add_edges_from((source, node) for source in sources)
+    return {node: rank for rank, node in enumerate(nx.lexicographical_topological_sort(edges))}

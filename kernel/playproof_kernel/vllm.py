@@ -314,12 +314,11 @@ def _release_done(sim: Any, worker: int) -> None:
         request = sim.running[worker, i]
         live = sim.live[request]
         if live.computed == known(sim, request):
-            if sim.static[request].limit == 0 and prefill:
-                pass  # held whole, whatever is wanted of it
-            elif sim.static[request].limit == 0:
-                computed = live.computed
-                tables.release_all(sim, worker, request)
-                live.computed = computed
+            if sim.static[request].limit == 0:
+                if not prefill:  # which holds a prompt whole, whatever is wanted of it
+                    computed = live.computed
+                    tables.release_all(sim, worker, request)
+                    live.computed = computed
             elif _most_tokens(sim, worker, request) <= 0:
                 tables.release_all(sim, worker, request)
                 requests.remove_running(sim, worker, request)
