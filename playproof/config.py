@@ -28,6 +28,7 @@ from playproof.deployment import (
     Deployment,
     Disaggregated,
     FixedTiming,
+    HostOffload,
     InvalidDeployment,
     Load,
     PolynomialTiming,
@@ -39,9 +40,10 @@ from playproof.deployment import (
     excluding,
     lacking,
     seed_too_long,
-    speculation_unsupported,
     too_many_blocks,
     unequal_blocks,
+    unusable_host,
+    unusable_speculation,
 )
 from playproof.fields import (
     Bandwidth,
@@ -51,6 +53,7 @@ from playproof.fields import (
     ContextLength,
     Drafts,
     Lanes,
+    LinkBandwidth,
     PassMs,
     Positive,
     Rates,
@@ -155,11 +158,23 @@ class _Capacity(_Section, frozen=True, kw_only=True):
     blocks: Blocks
 
 
+class _HostOffload(_Section, frozen=True, kw_only=True):
+    num_host_blocks: Blocks
+    scope: str = "dp_rank_local"
+    d2h_bandwidth_gbps: LinkBandwidth
+    h2d_bandwidth_gbps: LinkBandwidth
+    latency_to_first_byte_ms: PassMs = 0.0
+    # Of a pool that workers share; a private one has no use for them, and leaves them be.
+    shared_d2h_bandwidth_gbps: LinkBandwidth | None = None
+    shared_h2d_bandwidth_gbps: LinkBandwidth | None = None
+
+
 class _KvCache(_Section, frozen=True, kw_only=True):
     block_size: BlockSize | None = None
     prefix_caching: bool = True
     bytes_per_token: Positive | None = None
     capacity: _Capacity
+    host_offload: _HostOffload | None = None
 
 
 class _Timing(_Section, frozen=True, kw_only=True):
@@ -233,9 +248,10 @@ DEFAULT_CONCURRENCY = 10
 
 # Keys that other tools or later versions know: refused by name, with what they would bring.
 _LATER: Mapping[str, str] = {
-    **{f"{worker}.kv_cache.host_offload": "host offload (G2) is not supported" for worker in _WORKERS},
     **{f"{worker}.kv_cache.g3_offload": "G3 offload is not supported" for worker in _WORKERS},
 }
+
+_SHARED = {"cluster_shared": "a host pool that workers share is not supported"}
 
 # Words a text field takes: those that work, and those refused by name with the reason.
 _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
@@ -249,6 +265,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "engine.router.policy": (("round_robin",), {"kv_router": "the KV-aware router is not supported"}),
     "engine.kv_transfer.timing_mode": (("destination_missing", "full_prompt"), {}),
     **{f"{worker}.kv_cache.capacity.type": (("fixed",), {}) for worker in _WORKERS},
+    **{f"{worker}.kv_cache.host_offload.scope": (("dp_rank_local",), _SHARED) for worker in _WORKERS},
     **{f"{worker}.timing.type": (("fixed", "polynomial"), {}) for worker in _WORKERS},
 }
 
@@ -425,6 +442,20 @@ def _deployment(engine: _Engine) -> AnyDeployment:
     )
 
 
+def _host_offload(cache: _KvCache) -> HostOffload | None:
+    host = cache.host_offload
+    if host is None:
+        return None
+    assert cache.bytes_per_token is not None
+    return HostOffload(
+        num_host_blocks=host.num_host_blocks,
+        bytes_per_token=cache.bytes_per_token,
+        d2h_bandwidth_gbps=host.d2h_bandwidth_gbps,
+        h2d_bandwidth_gbps=host.h2d_bandwidth_gbps,
+        latency_to_first_byte_ms=host.latency_to_first_byte_ms,
+    )
+
+
 def _worker_fields(worker: _Worker, backend: BackendName) -> dict[str, Any]:
     timing: FixedTiming | PolynomialTiming = PolynomialTiming()
     if worker.timing.prefill_ms is not None and worker.timing.decode_ms is not None:
@@ -435,6 +466,7 @@ def _worker_fields(worker: _Worker, backend: BackendName) -> dict[str, Any]:
         "block_size": worker.kv_cache.block_size or _BLOCK_SIZES[backend],
         "prefix_caching": worker.kv_cache.prefix_caching,
         "timing": timing,
+        "host_offload": _host_offload(worker.kv_cache),
         **msgspec.structs.asdict(worker.scheduler),
     }
 
@@ -450,6 +482,7 @@ class _Reader:
         # Sections that belong to another mode than the file's: refused as a whole, and not read.
         self._foreign: set[str] = set()
         self._block_size: int | None = None
+        self._backend = "vllm"
 
     def add(self, code: str, message: str, field: str, found: object = "", **details: Any) -> None:
         self.findings.add(finding(code, message, where=self._where(field), found=as_written(found), **details))
@@ -574,6 +607,8 @@ class _Reader:
         """Check that the file has the roles of its mode and nothing of the other one; what they hold is read later."""
         backend, workers = engine.get("backend", "vllm"), engine.get("workers")
         self._block_size = _BLOCK_SIZES.get(backend) if isinstance(backend, str) else None
+        if isinstance(backend, str) and backend in _BLOCK_SIZES:
+            self._backend = backend
         mode = engine.get("mode", "aggregated")
         if not isinstance(mode, str) or mode not in _OF_MODE:
             return
@@ -670,7 +705,9 @@ class _Reader:
             for problem in excluding(_controls(section.load, section.stop), _CONTROLS):
                 self.findings.add(msgspec.structs.replace(problem, where=self._where(problem.where.field)))
         elif isinstance(section, _Engine) and section.speculation is not None:
-            self._told(speculation_unsupported(self._where(f"{path}.speculation"), section.backend))
+            hosts = [f"{path}.workers.{role}.kv_cache.host_offload" for role, _ in _hosted(section.workers)]
+            for problem in unusable_speculation(self._where(f"{path}.speculation"), section.backend, hosts):
+                self._told(problem)
         elif isinstance(section, _Speculation):
             self._told(seed_too_long(self._where(f"{path}.seed"), section.seed))
         elif isinstance(section, _Parallelism) and section.attention_data != 1:
@@ -680,14 +717,25 @@ class _Reader:
         elif isinstance(section, _Worker):
             where = self._where(f"{path}.kv_cache.capacity.blocks")
             self._told(too_many_blocks(where, (section.parallelism.replicas, section.kv_cache.capacity.blocks)))
-        elif isinstance(section, _Workers) and section.prefill is not None and section.decode is not None:
-            self._roles(section.prefill, section.decode, path)
+        elif isinstance(section, _Workers):
+            self._hosts(section, path)
+            if section.prefill is not None and section.decode is not None:
+                self._roles(section.prefill, section.decode, path)
         elif (
             isinstance(section, _KvTransfer)
             and section.bandwidth_gb_per_second is not None
             and section.bytes_per_token is None
         ):
             self._told(bandwidth_without_bytes(self.near(f"{path}.bytes_per_token")))
+
+    def _hosts(self, workers: _Workers, path: str) -> None:
+        for role, worker in _hosted(workers):
+            field = f"{path}.{role}.kv_cache.host_offload"
+            if worker.kv_cache.bytes_per_token is None:
+                where = self.near(f"{path}.{role}.kv_cache.bytes_per_token")
+                self._told(finding("config-missing", "host offload needs bytes_per_token", where=where))
+            for problem in unusable_host(self._where(field), self._backend, worker.kv_cache.prefix_caching):
+                self._told(problem)
 
     def _roles(self, prefill: _Worker, decode: _Worker, path: str) -> None:
         roles = {f"{path}.prefill": prefill, f"{path}.decode": decode}
@@ -719,6 +767,12 @@ class _Reader:
 
 # Stands for a value that gave a finding. None is a value of some fields.
 _BAD = object()
+
+
+def _hosted(workers: _Workers) -> list[tuple[str, _Worker]]:
+    """Return the roles that have host memory, by name."""
+    roles = (("aggregated", workers.aggregated), ("prefill", workers.prefill), ("decode", workers.decode))
+    return [(role, worker) for role, worker in roles if worker is not None and worker.kv_cache.host_offload is not None]
 
 
 def _arms(kind: Any) -> tuple[Any, ...]:

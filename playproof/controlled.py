@@ -444,6 +444,7 @@ def _as_finite(ledger: ControlledLedger) -> Ledger:
         admission_at_ns=since(admissions["at"]),
         admission_reused=admissions.reused.copy(),
         admission_pool_ordinal=admissions.ordinal.copy(),
+        admission_host_reused=admissions.host.copy(),
         admission_decode=admissions.decode.astype(np.bool_),
         play_state=plays.state.astype(np.int8),
         play_lane=plays.lane.astype(np.int32),
@@ -460,5 +461,6 @@ def _as_finite(ledger: ControlledLedger) -> Ledger:
         decode_tokens=ledger.decode_tokens,
         preemptions=ledger.preemptions,
         evictions=ledger.evictions,
+        hosts=ledger.hosts,
         end_ns=ledger.finished_ns - ledger.profile_start_ns,
     )

@@ -6,7 +6,7 @@ The kernel is imported there and not above: it brings the compiler along, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -24,6 +24,7 @@ from playproof.fields import (
     ContextLength,
     Drafts,
     Lanes,
+    LinkBandwidth,
     PassMs,
     Positive,
     Rates,
@@ -39,6 +40,7 @@ from playproof.fields import (
 if TYPE_CHECKING:
     from playproof_kernel.deployment import (
         DeploymentSpec,
+        HostSpec,
         LoadSpec,
         ProfileSpec,
         SpeculationSpec,
@@ -92,15 +94,43 @@ def bandwidth_without_bytes(where: Where) -> Finding:
     return finding("config-missing", "a bandwidth needs bytes_per_token", where=where)
 
 
-def speculation_unsupported(where: Where, backend: str) -> Finding | None:
-    """Return a finding if workers of `backend` cannot speculate here."""
-    if backend == "vllm":
-        return None
-    message = "ngram speculation is simulated on vLLM workers only"
-    hint = "Remove the speculation, or choose backend: vllm."
-    return finding(
-        "config-unsupported", message, where=where, found=f"backend: {backend}", wanted="backend: vllm", hint=hint
-    )
+def unusable_host(where: Where, backend: str, prefix_caching: bool) -> list[Finding]:
+    """Return findings on host memory behind a cache that cannot use it."""
+    problems = []
+    if backend != "vllm":
+        message = f"host offload with the backend {backend} is not supported"
+        problems.append(finding("config-unsupported", message, where=where, wanted="backend: vllm"))
+    if not prefix_caching:
+        message = "host offload keeps blocks of the prefix cache, which is off"
+        problems.append(finding("config-combination", message, where=where, wanted="prefix_caching: true"))
+    return problems
+
+
+def unusable_speculation(where: Where, backend: str, hosts: Sequence[str]) -> list[Finding]:
+    """Return findings on speculation that workers of `backend` cannot do, or not with the host memory named `hosts`."""
+    problems = []
+    if backend != "vllm":
+        message = "ngram speculation is simulated on vLLM workers only"
+        hint = "Remove the speculation, or choose backend: vllm."
+        problems.append(
+            finding(
+                "config-unsupported",
+                message,
+                where=where,
+                found=f"backend: {backend}",
+                wanted="backend: vllm",
+                hint=hint,
+            )
+        )
+    if hosts:
+        message = "speculation and host offload exclude one another"
+        hint = "Remove the speculation, or the host offload."
+        problems.append(
+            finding(
+                "config-combination", message, where=where, found=", ".join(hosts), wanted="no host offload", hint=hint
+            )
+        )
+    return problems
 
 
 def seed_too_long(where: Where, seed: int) -> Finding | None:
@@ -154,6 +184,36 @@ class PolynomialTiming(_Checked, frozen=True, kw_only=True, tag="polynomial", ta
     """
 
 
+class HostOffload(_Checked, frozen=True, kw_only=True):
+    """Host memory behind the KV pool of each worker (G2), and the worker's links to it.
+
+    Attributes
+    ----------
+    num_host_blocks : int
+        KV blocks that it holds.
+    bytes_per_token : int
+        What one token's KV weighs.
+    scope : "dp_rank_local"
+        Each worker has its own.
+    d2h_bandwidth_gbps, h2d_bandwidth_gbps : float
+        Of the link from device to host, and of the one back, in 10⁹ bytes per second; 0 moves everything at once.
+    latency_to_first_byte_ms : float
+        From the instant a copy may start to its first byte.
+
+    Raises
+    ------
+    InvalidDeployment
+        When a field is out of range or of the wrong type; all such fields are named.
+    """
+
+    num_host_blocks: Blocks
+    bytes_per_token: Positive
+    scope: Literal["dp_rank_local"] = "dp_rank_local"
+    d2h_bandwidth_gbps: LinkBandwidth
+    h2d_bandwidth_gbps: LinkBandwidth
+    latency_to_first_byte_ms: PassMs = 0.0
+
+
 class RoleWorkers(_Checked, frozen=True, kw_only=True):
     """Workers, all alike, behind a round-robin router: what the aggregated deployment and each role have in common.
 
@@ -170,12 +230,33 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
     max_prefill_tokens: Positive = 16384
     schedule_conservativeness: Conservativeness = 1.0
     timing: FixedTiming | PolynomialTiming = FixedTiming()
+    host_offload: HostOffload | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         problem = too_many_blocks(Where(field=f"{type(self).__name__}.blocks"), (self.workers, self.blocks))
         if problem is not None:
             raise _refused(problem)
+
+    def _unusable_host(self, name: str, backend: BackendName) -> list[Finding]:
+        """Return findings on host memory that the workers cannot use; `name` is what a finding calls them."""
+        if self.host_offload is None:
+            return []
+        return unusable_host(Where(field=f"{name}.host_offload"), backend, self.prefix_caching)
+
+    def _host_spec(self) -> HostSpec | None:
+        from playproof_kernel.deployment import HostSpec
+
+        host = self.host_offload
+        if host is None:
+            return None
+        return HostSpec(
+            blocks=host.num_host_blocks,
+            block_bytes=host.bytes_per_token * self.block_size,
+            d2h_bytes_per_second=host.d2h_bandwidth_gbps * BYTES_PER_GB or None,
+            h2d_bytes_per_second=host.h2d_bandwidth_gbps * BYTES_PER_GB or None,
+            latency_ns=ms_to_ns(host.latency_to_first_byte_ms),
+        )
 
     def _worker_spec(self, backend: BackendName) -> WorkerSpec:
         from playproof_kernel.deployment import Backend, WorkerSpec
@@ -191,6 +272,7 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
             chunked_prefill_size=self.chunked_prefill_size,
             max_prefill_tokens=self.max_prefill_tokens,
             schedule_conservativeness=self.schedule_conservativeness,
+            host=self._host_spec(),
         )
 
 
@@ -261,13 +343,16 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
     speculation : Speculation or None
         vLLM only.
     timing : FixedTiming or PolynomialTiming
+    host_offload : HostOffload or None
+        Host memory behind each worker's pool: vLLM with prefix caching only.
     model, hardware : str or None
         Labels that reports repeat; they change nothing.
 
     Raises
     ------
     InvalidDeployment
-        When a field is out of range or of the wrong type; all such fields are named.
+        When a field is out of range or of the wrong type; all such fields are named. When host memory stands behind a
+        cache that does not use it.
 
     Examples
     --------
@@ -283,10 +368,12 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        problems = self._unusable_host("Deployment", self.backend)
         if self.speculation is not None:
-            problem = speculation_unsupported(Where(field="Deployment.speculation"), self.backend)
-            if problem is not None:
-                raise _refused(problem)
+            hosts = ["Deployment.host_offload"] if self.host_offload is not None else []
+            problems += unusable_speculation(Where(field="Deployment.speculation"), self.backend, hosts)
+        if problems:
+            raise _refused(*problems)
 
     @property
     def context_tokens(self) -> int:
@@ -410,11 +497,13 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
         problems = (
             unequal_blocks(Where(field="Disaggregated.decode.block_size"), sizes),
             too_many_blocks(Where(field="Disaggregated.decode.blocks"), *pools),
-            speculation_unsupported(Where(field="Disaggregated.speculation"), self.backend)
-            if self.speculation is not None
-            else None,
         )
         found = [problem for problem in problems if problem is not None]
+        for name, role in self.roles.items():
+            found += role._unusable_host(f"Disaggregated.{name}", self.backend)
+        if self.speculation is not None:
+            hosts = [f"Disaggregated.{name}.host_offload" for name, role in self.roles.items() if role.host_offload]
+            found += unusable_speculation(Where(field="Disaggregated.speculation"), self.backend, hosts)
         if found:
             raise _refused(*found)
 

@@ -43,6 +43,10 @@ Bandwidth = Annotated[
     float,
     Meta(ge=BANDWIDTH_MIN, le=BANDWIDTH_MAX, description=f"GB per second from {BANDWIDTH_MIN:g} to {BANDWIDTH_MAX:g}"),
 ]
+# Of a link to host memory; 0 stands for no time at all.
+LinkBandwidth = Annotated[
+    float, Meta(ge=0, le=BANDWIDTH_MAX, description=f"GB per second from 0 (at once) to {BANDWIDTH_MAX:g}")
+]
 Drafts = Annotated[int, Meta(ge=1, le=MAX_DRAFTS, description=f"a whole number from 1 to {MAX_DRAFTS}")]
 Rates = Annotated[
     tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(max_length=64, description="a list of chances from 0 to 1")

@@ -344,8 +344,9 @@ class Report:
         graph, certificate = self.proven.graph, self.proven.certificate
         return {
             **(dict.fromkeys(AGENTIC_FIELDS) if self.ordinary else self._agentic()),
-            # Without a host tier there are none, as with the peer.
+            # Pools that workers share; there are none, and the peer names no private ones here.
             "g2_domains": None,
+            "host_pools": host_pools(self.ledger.hosts, self.deployment),
             **{name: fact for name, fact in graph.facts.items() if name.startswith("weka_")},
             "reading": {name: fact for name, fact in graph.facts.items() if not name.startswith("weka_")},
             "finding_counts": self.findings.counts,
@@ -474,6 +475,40 @@ def _seconds(times_ns: npt.NDArray[np.int64]) -> float:
 
 def _named(name: str, summary: Summary) -> dict[str, float | None]:
     return {f"{statistic}_{name}_ms": value for statistic, value in summary.items()}
+
+
+def host_pools(hosts: npt.NDArray[np.void], deployment: AnyDeployment) -> list[dict[str, Any]] | None:
+    """Return what each worker's host pool did (`HOST_USE` of the kernel), or None where no worker has any."""
+    if len(hosts) == 0:
+        return None
+    # Rows stand role by role; a role may have none.
+    workers = [
+        (role, worker, fields.host_offload is not None)
+        for role, fields in deployment.roles.items()
+        for worker in range(fields.workers)
+    ]
+    return [
+        {
+            "role": role,
+            "worker_idx": worker,
+            "capacity_blocks": int(use["capacity"]),
+            "resident_blocks": int(use["resident"]),
+            "used_blocks": int(use["used"]),
+            "lookups": int(use["hits"] + use["misses"]),
+            "hits": int(use["hits"]),
+            "stores": int(use["stores"]),
+            "loads": int(use["loads"]),
+            "stored_bytes": int(use["stored_blocks"] * use["block_bytes"]),
+            "loaded_bytes": int(use["loaded_blocks"] * use["block_bytes"]),
+            "evictions": int(use["evictions"]),
+            "deferrals": int(use["deferrals"]),
+            "retries": int(use["retries"]),
+            "d2h_busy_ms": int(use["d2h_busy"]) / NS_PER_MS,
+            "h2d_busy_ms": int(use["h2d_busy"]) / NS_PER_MS,
+        }
+        for (role, worker, has_host), use in zip(workers, hosts, strict=True)
+        if has_host
+    ]
 
 
 def _known(value: float) -> float | None:

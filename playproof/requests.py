@@ -127,20 +127,22 @@ class RequestColumns:
         sorted_nodes = ledger.admission_node[self._by_node]
         self._begin = np.searchsorted(sorted_nodes, node, side="left")
         self._end = np.searchsorted(sorted_nodes, node, side="right")
-        self.first_reused, _ = self._reused(self._by_node)
-        _, self.last_reused = self._reused(self._by_node[~ledger.admission_decode[self._by_node]])
+        self.first_reused, _ = self._reused(self._by_node, ledger.admission_reused)
+        self.first_host_reused, _ = self._reused(self._by_node, ledger.admission_host_reused)
+        before_decode = self._by_node[~ledger.admission_decode[self._by_node]]
+        _, self.last_reused = self._reused(before_decode, ledger.admission_reused)
         again = ledger.admission_node[ledger.admission_pool_ordinal > 0]
         self.readmissions: Int64 = np.bincount(again, minlength=graph.node_count)[node]
 
-    def _reused(self, admissions: npt.NDArray[np.intp]) -> tuple[Int64, Int64]:
-        """Return the tokens reused at each row's first and last of `admissions`, which are sorted by node."""
+    def _reused(self, admissions: npt.NDArray[np.intp], reused: Int64) -> tuple[Int64, Int64]:
+        """Return the tokens `reused` at each row's first and last of `admissions`, which are sorted by node."""
         nodes = self._ledger.admission_node[admissions]
         begin = np.searchsorted(nodes, self.node, side="left")
         end = np.searchsorted(nodes, self.node, side="right")
         first, last = np.zeros((2, len(self.node)), dtype=np.int64)
         admitted = end > begin
-        first[admitted] = self._ledger.admission_reused[admissions[begin[admitted]]]
-        last[admitted] = self._ledger.admission_reused[admissions[end[admitted] - 1]]
+        first[admitted] = reused[admissions[begin[admitted]]]
+        last[admitted] = reused[admissions[end[admitted] - 1]]
         return first, last
 
     def count(self, state: RequestState) -> int:
@@ -202,8 +204,8 @@ class RequestColumns:
                 "model": models[row],
                 "turn_index": turns[row] if turns is not None else None,
                 "arrival_time_ms": known["dispatched_at_ms"],
-                "first_admission_g1_reused_input_tokens": reused,
-                "first_admission_host_reused_input_tokens": 0,
+                "first_admission_g1_reused_input_tokens": reused - int(self.first_host_reused[row]),
+                "first_admission_host_reused_input_tokens": int(self.first_host_reused[row]),
                 "admission_history": self._history(row),
             }
 
@@ -223,6 +225,7 @@ class RequestColumns:
         for ordinal, place in enumerate(range(int(self._begin[row]), int(self._end[row]))):
             admission = int(self._by_node[place])
             reused = int(ledger.admission_reused[admission])
+            from_host = int(ledger.admission_host_reused[admission])
             before = int(ledger.admission_pool_ordinal[admission])
             role = DECODE_POOL if ledger.admission_decode[admission] else PREFILL_POOL
             history.append(
@@ -233,8 +236,8 @@ class RequestColumns:
                     "at_ms": int(ledger.admission_at_ns[admission]) / NS_PER_MS,
                     "is_readmission": before > 0,
                     "reused_input_tokens": reused,
-                    "g1_reused_input_tokens": reused,
-                    "host_reused_input_tokens": 0,
+                    "g1_reused_input_tokens": reused - from_host,
+                    "host_reused_input_tokens": from_host,
                 }
             )
         return history

@@ -84,6 +84,12 @@ TICKET = np.dtype(
         ("holder", np.int64),  # its place in `holders`, NONE without a block table
         ("first_reused", np.int64),  # tokens found in cache at its first and at its last admission (run controls)
         ("last_reused", np.int64),
+        # Host memory
+        ("cursor", np.int64),  # leading prompt blocks that need not be stored any more
+        ("store", np.int64),  # its latest store while that is under way: a row of `copyings`, or NONE
+        ("load", np.int64),  # the same of its load
+        ("restored", np.int64),  # blocks that the device had when its load was queued; NONE once it is admitted
+        ("asleep", np.int64),  # the wakening after which it was last set aside
     ],
     align=True,
 )
@@ -177,7 +183,9 @@ QUEUE = np.dtype([("head", np.int64), ("tail", np.int64)], align=True)
 # Which queue of a worker: for a seat; what was rejected or failed in the current pass; for a destination here; for a
 # seat with the prompt handed over, in the order of activation (SGLang).
 WAITING, OUTCOMES, PENDING, READY = constant(0), constant(1), constant(2), constant(3)
-QUEUES = 4
+# With host memory: for a copy to end; and, linked by `copyings`, copies prepared, and under way in each direction.
+ASIDE, PREPARED, STORES, LOADS = constant(4), constant(5), constant(6), constant(7)
+QUEUES = 8
 
 # A node of a radix tree: the pages `begin` to `end` of the prompt (and output) of its owner. See `radix`.
 BRANCH = np.dtype(
@@ -210,8 +218,77 @@ COPY = np.dtype(
     align=True,
 )
 
+# Host memory --------------------------------------------------------------------------------------------------------
+
+# A worker's host pool, its links, and who waits for them.
+HOST = np.dtype(
+    [
+        ("capacity", np.int64),  # blocks
+        ("block_bytes", np.int64),
+        ("used", np.int64),  # blocks resident or on their way
+        ("taken", np.int64),  # slots ever taken; those given up since are linked by `next`
+        ("spare", np.int64),
+        ("idle", np.int64),  # resident blocks that are not pinned
+        ("stamp", np.int64),  # of the latest cohort to store
+        ("d2h_bytes_per_second", np.float64),  # 0: at once
+        ("h2d_bytes_per_second", np.float64),
+        ("latency", np.int64),
+        ("d2h_free", np.int64),  # instants at which the links have done what was submitted
+        ("h2d_free", np.int64),
+        ("copyings", np.int64),  # copies prepared or under way
+        ("copyings_taken", np.int64),  # rows of `copyings` ever taken, and those given up since
+        ("copyings_spare", np.int64),
+        ("fence", np.int64),  # earliest instant at which the pass being scheduled may compute
+        ("retrying", np.int64),  # whether a running request has blocks that it could not store in the current pass
+        ("wakenings", np.int64),
+        ("awake", np.int64),  # requests set aside that have not been looked at since the latest wakening
+        # What the report counts
+        ("hits", np.int64),
+        ("misses", np.int64),
+        ("stores", np.int64),
+        ("loads", np.int64),
+        ("stored_blocks", np.int64),
+        ("loaded_blocks", np.int64),
+        ("evictions", np.int64),
+        ("deferrals", np.int64),
+        ("retries", np.int64),
+        ("d2h_busy", np.int64),
+        ("h2d_busy", np.int64),
+    ],
+    align=True,
+)
+
+# A block in host memory, or on its way there.
+HOST_BLOCK = np.dtype(
+    [
+        ("key", np.int64),
+        ("pins", np.int64),
+        ("stamp", np.int64),  # of the latest cohort that it belonged to
+        ("next", np.int32),  # link in a hash bucket or in the list of spare slots
+        ("older", np.int32),  # least-recently-used list of idle blocks; the record past the last block is its sentinel
+        ("newer", np.int32),
+        ("chain", np.int32),  # the next block of its store
+        ("source", np.int32),  # the G1 copy that its store reads
+    ],
+    align=True,
+)
+
+# A copy of blocks to the host (a store) or back (a load).
+COPYING = np.dtype(
+    [
+        ("next", np.int64),  # link in a queue or in the list of spare rows
+        ("request", np.int64),
+        ("end", np.int64),  # NONE until it is submitted
+        ("blocks", np.int64),
+        ("first", np.int64),  # store: its first block in host memory; load: its first block in the prompt
+    ],
+    align=True,
+)
+
 HEAP = np.dtype([("time", np.int64), ("node", np.int64), ("serial", np.int64)], align=True)
-ADMISSION = np.dtype([(name, np.int64) for name in ("at", "reused", "request", "ordinal", "decode")], align=True)
+ADMISSION = np.dtype(
+    [(name, np.int64) for name in ("at", "reused", "request", "ordinal", "decode", "host")], align=True
+)
 GAP = np.dtype([("value", np.int64), ("count", np.int64)], align=True)
 
 # One record a role: aggregated alone, or prefill and decode. What belongs to the run stands in the first.
@@ -238,6 +315,7 @@ CONFIG = np.dtype(
         ("key_stride", np.int64),
         ("lanes", np.int64),  # 0: every play starts at the origin
         ("macro", np.int64),
+        ("host", np.int64),  # whether its workers have host memory
         ("bytes_per_token", np.int64),
         ("bytes_per_second", np.float64),  # 0: transfers take no time
         ("full_prompt", np.int64),
@@ -396,6 +474,13 @@ class Sim(NamedTuple):
         Timers of ready nodes; ends of transfers.
     cancellations : records of `HEAP`
         In the order of their times.
+    hosts : records of `HOST`, shape (W,)
+        Empty without host memory, as are all of these.
+    host_blocks : records of `HOST_BLOCK`, shape (W, host blocks + 1); host_state : Int8, shape (W, host blocks)
+    host_buckets : Int32, shape (W, power of two)
+    readers : Int32, shape (W, blocks)
+        The row of `copyings` that reads a G1 copy, or NONE.
+    copyings : records of `COPYING`, shape (W, host blocks); copying_state : Int8, shape (W, host blocks)
     feedback : Int64, shape (R,)
     admissions, gaps : logs that grow between slices of the run
     phase_state : Int8, shape (1,)
@@ -438,6 +523,13 @@ class Sim(NamedTuple):
     heap: Any
     transfers: Any
     cancellations: Any
+    hosts: Any
+    host_blocks: Any
+    host_state: Any
+    host_buckets: Any
+    readers: Any
+    copyings: Any
+    copying_state: Any
     feedback: Any
     admissions: Any
     gaps: Any

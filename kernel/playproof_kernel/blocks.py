@@ -19,12 +19,12 @@ from playproof_kernel.arrays import NONE
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.transitions import BLOCK_TABLE, advance
 
-_ALLOCATE = constant(BlockEvent.ALLOCATE)
-_FILL = constant(BlockEvent.FILL)
+ALLOCATE, RESERVE_LOAD = constant(BlockEvent.ALLOCATE), constant(BlockEvent.RESERVE_LOAD)
+FILL, LOADED = constant(BlockEvent.FILL), constant(BlockEvent.LOADED)
 _RELEASE = constant(BlockEvent.RELEASE)
 _REUSE = constant(BlockEvent.REUSE)
 _EVICT = constant(BlockEvent.EVICT)
-_IDLE = constant(BlockState.CACHED_IDLE)
+_FREE = constant(BlockState.FREE)
 
 # Keys of generated blocks: this bit, the request's number, the block's number. Prompt keys stay below it.
 GENERATED = 1 << 62
@@ -99,33 +99,43 @@ def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) 
 
 
 @compiled
-def allocate(pool: Any, table: Any, begin: int, number: int) -> None:
-    """Write `number` private copies with one reference each to ``table[begin:]``; the caller knows that they exist."""
+def allocate(pool: Any, table: Any, begin: int, number: int, event: int) -> None:
+    """Write `number` copies with one reference each to ``table[begin:]``; the caller knows that they exist.
+
+    Copies evicted for it come first, the last one evicted before the others, then free ones: which copy holds what
+    shows only where a copy to the host still reads one.
+
+    Parameters
+    ----------
+    event : int
+        What takes them: `ALLOCATE` for a request that will compute them, `RESERVE_LOAD` for a restore.
+    """
     record = pool.worker[0]
     copies = pool.copies
     stacked = min(number, record.free)
-    for i in range(stacked):
+    evicted = number - stacked
+    for i in range(evicted, number):
         record.free -= 1
         copy = int(pool.free[record.free])
-        advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
+        advance(BLOCK_TABLE, pool.states, copy, event)
         copies[copy].refs = 1
         table[begin + i] = copy
-    if stacked == number:
+    if evicted == 0:
         return
     # The rest are the oldest idle ones: taken off the list together, once the last of them is known.
     sentinel = copies.shape[0] - 1
     copy = int(copies[sentinel].newer)
-    for i in range(stacked, number):
+    for i in range(evicted - 1, -1, -1):
         buckets.unlink(copies, pool.buckets, copy)
         advance(BLOCK_TABLE, pool.states, copy, _EVICT)
-        advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
+        advance(BLOCK_TABLE, pool.states, copy, event)
         copies[copy].refs = 1
         table[begin + i] = copy
         copy = int(copies[copy].newer)
     copies[sentinel].newer = copy
     copies[copy].older = sentinel
-    record.idle -= number - stacked
-    record.evictions += number - stacked
+    record.idle -= evicted
+    record.evictions += evicted
 
 
 @compiled
@@ -166,16 +176,17 @@ def reuse(pool: Any, found: Any, table: Any, begin: int, number: int) -> None:
 
 
 @compiled
-def fill(pool: Any, table: Any, begin: int, number: int, key: int, stride: int) -> None:
-    """Cache the private copies ``table[begin : begin + number]``, now full, under keys from `key` in steps of `stride`.
+def fill(pool: Any, table: Any, begin: int, number: int, key: int, stride: int, event: int) -> None:
+    """Cache the copies ``table[begin : begin + number]``, now full, under keys from `key` in steps of `stride`.
 
-    Each goes behind earlier copies of its key.
+    Each goes behind earlier copies of its key. `event` is what filled them: `FILL` private ones, `LOADED` those of a
+    restore.
     """
     copies = pool.copies
     for i in range(number):
         copy = int(table[begin + i])
         own = key + i * stride
-        advance(BLOCK_TABLE, pool.states, copy, _FILL)
+        advance(BLOCK_TABLE, pool.states, copy, event)
         copies[copy].key = own
         copies[copy].next = NONE
         bucket = buckets.bucket_of(own, pool.buckets.shape[0])
@@ -205,7 +216,7 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
         if copies[copy].refs > 0:
             continue
         advance(BLOCK_TABLE, pool.states, copy, _RELEASE)
-        if pool.states[copy] == _IDLE:
+        if pool.states[copy] != _FREE:
             copies[newest].newer = copy
             copies[copy].older = newest
             newest = copy

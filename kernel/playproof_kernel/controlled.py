@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from playproof_spec.certificate import ProvenGraph
 from playproof_spec.digest import graph_digest
 from playproof_spec.graph import Graph
@@ -40,7 +41,7 @@ from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.deployment import DeploymentSpec, LoadSpec
 from playproof_kernel.ledger import NEVER, Float64, Int64
 from playproof_kernel.passes import MAX_VARYING_PASSES
-from playproof_kernel.simulate import SLICE, ReplayFault, final_states, grown, new_sim, with_room
+from playproof_kernel.simulate import SLICE, ReplayFault, final_states, grown, host_use, new_sim, with_room
 from playproof_kernel.snapshot import Cut, plan_snapshots
 
 # Entries of the logs beyond what one round of the loop may need.
@@ -101,6 +102,8 @@ class ControlledLedger:
         Of completed requests with a token, the latter two with two; in the order of events.
     gap_ns, gap_count : Int64, shape (gaps,)
         As in a finite ledger; preparation asks for one token and has none.
+    hosts : records of `ledger.HOST_USE`, shape (workers,)
+        Each worker's host pool, over the whole run; empty where no worker has any.
     passes, busy_ns, prefill_tokens, decode_tokens, preemptions, evictions : Int64, shape (workers,)
         From the barrier on.
     captured : Captured or None
@@ -145,6 +148,7 @@ class ControlledLedger:
     decode_tokens: Int64
     preemptions: Int64
     evictions: Int64
+    hosts: npt.NDArray[np.void]
     captured: Captured | None
 
     @property
@@ -528,5 +532,6 @@ def _ledger(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Drain) -> Contr
         decode_tokens=workers.decode_tokens.copy(),
         preemptions=workers.preemptions.copy(),
         evictions=workers.evictions.copy(),
+        hosts=host_use(sim),
         captured=drain.captured(),
     )

@@ -38,6 +38,29 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class HostSpec:
+    """Host memory behind the G1 pool of one vLLM worker (G2), and the worker's two links to it.
+
+    Attributes
+    ----------
+    blocks : int
+        Blocks that it holds, > 0.
+    block_bytes : int
+        Bytes of one block's KV, over all its tokens.
+    d2h_bytes_per_second, h2d_bytes_per_second : float | None
+        Rate of the link from device to host, and of the one back; None: at once.
+    latency_ns : int
+        From the instant a copy may start to its first byte.
+    """
+
+    blocks: int
+    block_bytes: int
+    d2h_bytes_per_second: float | None = None
+    h2d_bytes_per_second: float | None = None
+    latency_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSpec:
     """One worker: scheduler limits and G1 pool.
 
@@ -60,6 +83,8 @@ class WorkerSpec:
         Tokens that an SGLang prefill pass may compute of prompts, whatever the chunk.
     schedule_conservativeness : float
         Scales how much of the running requests' remaining output SGLang keeps free when it admits.
+    host : HostSpec | None
+        Its own host memory, or None. vLLM with prefix caching only.
     """
 
     blocks: int
@@ -72,6 +97,7 @@ class WorkerSpec:
     chunked_prefill_size: int = 8192
     max_prefill_tokens: int = 16384
     schedule_conservativeness: float = 1.0
+    host: HostSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from playproof_spec.machines import RequestEvent
 
-from playproof_kernel import passes, queues, sglang, tables, vllm
+from playproof_kernel import offload, passes, queues, sglang, tables, vllm
 from playproof_kernel.arrays import NONE, READY, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import ONE, compiled, constant
@@ -108,14 +108,20 @@ def let_go(sim: Any, worker: int, request: int) -> None:
         return
     if _is_sglang(sim):
         sglang.let_go(sim, worker, request)
-    else:
-        tables.release_all(sim, worker, request)
+        return
+    if offload.is_used(sim, worker):
+        offload.drop_load(sim, worker, request)
+        sim.tickets[request].restored = NONE
+    tables.release_all(sim, worker, request)
 
 
 @compiled
 def remove_waiting(sim: Any, worker: int, request: int) -> None:
     """Take `request` out of the queue in which it waits for a seat."""
     if queues.remove(sim.queues[worker, READY], sim.live, request):
+        return
+    if offload.is_used(sim, worker):
+        offload.leave(sim, worker, request)
         return
     queues.remove(sim.queues[worker, WAITING], sim.live, request)
     if _is_sglang(sim) and sim.static[request].input >= sim.config[0].context:

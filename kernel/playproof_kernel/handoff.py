@@ -21,7 +21,7 @@ from typing import Any
 
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
-from playproof_kernel import engines, instances, queues, requests, tables, timers
+from playproof_kernel import engines, instances, offload, queues, requests, tables, timers
 from playproof_kernel.arrays import NONE, PENDING, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, constant
@@ -55,6 +55,7 @@ _SGLANG = constant(Backend.SGLANG)
 _PLACE, _CANCEL = constant(RequestEvent.PLACE), constant(RequestEvent.CANCEL)
 _RUNNING, _FINISHED = constant(RequestState.RUNNING), constant(RequestState.FINISHED)
 _WAITING, _PREEMPTED = constant(RequestState.WAITING), constant(RequestState.PREEMPTED)
+_LOADING = constant(RequestState.LOADING)
 _TRANSFERRING = constant(HandoffState.TRANSFERRING)
 _EVENT_SUBMIT, _EVENT_RESERVE = constant(HandoffEvent.SUBMIT), constant(HandoffEvent.RESERVE)
 _EVENT_HELD, _EVENT_GRANT = constant(HandoffEvent.PREFILL_DONE), constant(HandoffEvent.GRANT)
@@ -223,8 +224,11 @@ def _transfer(sim: Any, request: int) -> None:
     duration = 0
     if config.bytes_per_second > 0.0:
         duration = round(float(tokens * config.bytes_per_token) / config.bytes_per_second * 1e9)
+    run = sim.run[0]
+    target = node + nodes_of(sim)
+    if config.backend != _SGLANG:
+        duration += offload.writable_at(sim, int(sim.live[target].worker), target) - run.now
     if duration > 0:
-        run = sim.run[0]
         timers.push(sim.transfers, run.transfers, run.now + duration, node, sim.static[node].serial)
         run.transfers += 1
     else:
@@ -346,14 +350,14 @@ def _abandon(sim: Any, request: int) -> None:
     ticket = sim.tickets[request]
     state = sim.request_state[request]
     ticket.canceled = 1
-    if state in (_WAITING, _RUNNING, _PREEMPTED):
+    if state in (_WAITING, _LOADING, _RUNNING, _PREEMPTED):
         worker = int(sim.live[request].worker)
         engines.interrupt(sim, worker)
         if state == _RUNNING and sim.workers[worker].pass_end != NONE:
             sim.workers[worker].canceled += 1
     if ticket.action != _NOTHING:
         ticket.action = _CLEAN
-    elif state in (_WAITING, _RUNNING, _PREEMPTED) or ticket.hold != _HOLDS_NOTHING:
+    elif state in (_WAITING, _LOADING, _RUNNING, _PREEMPTED) or ticket.hold != _HOLDS_NOTHING:
         _queue(sim, request, _CLEAN)
 
 
@@ -371,7 +375,7 @@ def _clean(sim: Any, request: int) -> None:
         queues.remove(sim.queues[worker, PENDING], sim.live, request)
     elif ticket.hold != _HOLDS_NOTHING:
         record.holding -= 1
-    if state in (_WAITING, _PREEMPTED):
+    if state in (_WAITING, _LOADING, _PREEMPTED):
         engines.remove_waiting(sim, worker, request)
     elif state == _RUNNING:
         requests.remove_running(sim, worker, request)

@@ -81,6 +81,11 @@ def _clear_row(sim: Any, row: int, source: int, serial: int, space: int) -> None
     ticket.holder = NONE
     ticket.first_reused = NONE
     ticket.last_reused = NONE
+    ticket.cursor = 0
+    ticket.store = NONE
+    ticket.load = NONE
+    ticket.restored = NONE
+    ticket.asleep = NONE
 
 
 @compiled

@@ -17,6 +17,20 @@ Bool = npt.NDArray[np.bool_]
 NEVER = -1
 
 
+# What a worker's host pool did, and what it holds at the end. Blocks, but for the copies that moved them (stores and
+# loads), the lookups that led to an admission or a load (misses, hits), how often a request was set aside because of
+# something on its way (deferrals), stores put off for want of room (retries), and the ns in which a link moved bytes.
+HOST_USE = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("capacity", "used", "resident", "block_bytes", "hits", "misses", "stores", "loads", "stored_blocks"),
+            *("loaded_blocks", "evictions", "deferrals", "retries", "d2h_busy", "h2d_busy"),
+        )
+    ]
+)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Ledger:
     """What happened, by node, by play, by admission, by worker. Times are nanoseconds from the run's origin.
@@ -43,6 +57,8 @@ class Ledger:
     admission_node : Int32; admission_at_ns, admission_reused, admission_pool_ordinal : Int64, shape (admissions,)
         The admission history, in the order of events: who, when, tokens found in cache, and how often the request had
         been admitted before in that role.
+    admission_host_reused : Int64, shape (admissions,)
+        How many of the reused tokens had been restored from host memory for it.
     admission_decode : Bool, shape (admissions,)
         Whether a decode worker admitted it.
     play_state : Int8, shape (plays,)
@@ -64,6 +80,8 @@ class Ledger:
         Tokens generated.
     preemptions : Int64, shape (workers,)
     evictions : Int64, shape (workers,)
+    hosts : records of `HOST_USE`, shape (workers,)
+        Each worker's host pool and its links; empty where no worker has any.
     end_ns : int
         Time of the last event.
     """
@@ -89,6 +107,7 @@ class Ledger:
     admission_at_ns: Int64
     admission_reused: Int64
     admission_pool_ordinal: Int64
+    admission_host_reused: Int64
     admission_decode: Bool
     play_state: Int8
     play_lane: Int32
@@ -105,4 +124,5 @@ class Ledger:
     decode_tokens: Int64
     preemptions: Int64
     evictions: Int64
+    hosts: npt.NDArray[np.void]
     end_ns: int

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from playproof_kernel import driver, engines, handoff, instances, passes, phases, radix, tables, timers
+from playproof_kernel import driver, engines, handoff, instances, offload, passes, phases, radix, tables, timers
 from playproof_kernel.arrays import NONE, READY, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, compiled_entry, constant
@@ -60,6 +60,11 @@ def _end_pass(sim: Any, worker: int) -> None:
 @compiled
 def _end_passes(sim: Any) -> int:
     run = sim.run[0]
+    if sim.hosts.shape[0] > 0:
+        # Workers in a pass hear of it at the pass's end.
+        for worker in range(sim.workers.shape[0]):
+            if sim.workers[worker].pass_end == NONE and offload.end_copies(sim, worker, run.now):
+                run.changed = 1
     for worker in range(sim.workers.shape[0]):
         if sim.workers[worker].pass_end == run.now:
             if handoff.is_split(sim) and not handoff.room(sim):
@@ -139,6 +144,8 @@ def _room_of_controls(sim: Any) -> int:
 
 @compiled
 def _queued(sim: Any, worker: int) -> bool:
+    if sim.hosts.shape[0] > 0 and offload.some_awake(sim, worker):
+        return True
     return bool(sim.queues[worker, WAITING].head != NONE or sim.queues[worker, READY].head != NONE)
 
 
@@ -241,6 +248,10 @@ def _next_instant(sim: Any) -> int:
     time = timers.next_timer(sim)
     for worker in range(sim.workers.shape[0]):
         time = _sooner(time, sim.workers[worker].pass_end)
+    if sim.hosts.shape[0] > 0:
+        for worker in range(sim.workers.shape[0]):
+            if sim.workers[worker].pass_end == NONE:
+                time = _sooner(time, offload.next_end(sim, worker))
     if run.transfers > 0:
         time = _sooner(time, sim.transfers[0].time)
     if run.in_flight > 0 and run.next_cancellation < sim.cancellations.shape[0]:

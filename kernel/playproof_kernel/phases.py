@@ -72,6 +72,10 @@ def start(sim: Any, kept: Any) -> None:
 @compiled
 def _server_settled(sim: Any) -> bool:
     """Whether engines hold nothing of preparation: no request, and no source, reservation or clean-up of one."""
+    for worker in range(sim.hosts.shape[0]):
+        # A store outlives its request.
+        if sim.hosts[worker].copyings > 0:
+            return False
     return bool(sim.run[0].in_flight == 0 and sim.run[0].unsettled == 0)
 
 

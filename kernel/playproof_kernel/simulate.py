@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from playproof_spec.certificate import ProvenGraph
-from playproof_spec.machines import NodeState, RequestState
+from playproof_spec.machines import HostBlockState, NodeState, RequestState
 from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel import driver, loop, radix, sglang
@@ -16,10 +17,13 @@ from playproof_kernel.arrays import (
     BRANCH,
     CONFIG,
     COPY,
+    COPYING,
     ENDED,
     GAP,
     HANDOFF,
     HEAP,
+    HOST,
+    HOST_BLOCK,
     LANE,
     LIVE,
     NONE,
@@ -46,7 +50,7 @@ from playproof_kernel.deployment import (
     SpeculationSpec,
     WorkerSpec,
 )
-from playproof_kernel.ledger import Ledger
+from playproof_kernel.ledger import HOST_USE, Ledger
 from playproof_kernel.passes import MAX_VARYING_PASSES
 
 # Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
@@ -208,6 +212,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         heap=records(nodes, HEAP),
         transfers=records(len(graph.static) if len(config) > 1 else 0, HEAP),
         cancellations=_new_cancellations(load),
+        **_new_hosts(deployment, copies),
         feedback=np.zeros(rows, np.int64),
         admissions=records(nodes + sequences, ADMISSION),
         gaps=records(gaps, GAP),
@@ -241,6 +246,11 @@ def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: i
     # With speculation no pass can be told from the one before it.
     config.macro = load.macro_steps and deployment.speculation is None
     config.end = HORIZON_NS if load.stop_ns is None else load.stop_ns
+    for role in config:
+        if role.host != 0 and (role.backend != Backend.VLLM or role.caching == 0):
+            raise ValueError("host memory belongs to vLLM with prefix caching")
+        if role.host != 0 and deployment.speculation is not None:
+            raise ValueError("host memory and speculation exclude one another")
     return config
 
 
@@ -272,6 +282,7 @@ def _fill_role(config: Any, spec: WorkerSpec, workers: int, nodes: int) -> None:
     config.timing = spec.timing.kind
     config.prefill_ns = spec.timing.prefill_ns
     config.decode_ns = spec.timing.decode_ns
+    config.host = spec.host is not None
 
 
 def _new_static(graph: CompiledGraph, config: Any) -> Any:
@@ -308,7 +319,41 @@ def _new_tickets(rows: int) -> Any:
     tickets = records(rows, TICKET)
     tickets.tried_epoch = NONE
     tickets.holder = NONE
+    for name in ("store", "load", "restored", "asleep"):
+        tickets[name] = NONE
     return tickets
+
+
+def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
+    """Return the fields of `Sim` that belong to host memory; they are empty where no worker has any."""
+    roles = [(deployment.worker, deployment.workers)]
+    if deployment.decode is not None:
+        roles.append((deployment.decode.worker, deployment.decode.workers))
+    specs = [spec.host for spec, workers in roles for _ in range(workers)]
+    workers = len(specs) if any(spec is not None for spec in specs) else 0
+    capacity = max((spec.blocks for spec in specs if spec is not None), default=0)
+    hosts = records(workers, HOST)
+    for name in ("spare", "copyings_spare"):
+        hosts[name] = NONE
+    for host, spec in zip(hosts, specs, strict=False):
+        if spec is not None:
+            host.capacity = spec.blocks
+            host.block_bytes = spec.block_bytes
+            host.d2h_bytes_per_second = spec.d2h_bytes_per_second or 0.0
+            host.h2d_bytes_per_second = spec.h2d_bytes_per_second or 0.0
+            host.latency = spec.latency_ns
+    entries = records((workers, capacity + 1), HOST_BLOCK)
+    for name in ("older", "newer"):
+        entries[name][:, capacity] = capacity  # the sentinel alone: an empty list of idle blocks
+    return {
+        "hosts": hosts,
+        "host_blocks": entries,
+        "host_state": np.zeros((workers, capacity), np.int8),
+        "host_buckets": np.full((workers, max(16, 1 << (2 * capacity).bit_length())), NONE, np.int32),
+        "readers": np.full((workers, copies), NONE, np.int32),
+        "copyings": records((workers, capacity), COPYING),
+        "copying_state": np.zeros((workers, capacity), np.int8),
+    }
 
 
 def _new_handoffs(nodes: int) -> Any:
@@ -447,6 +492,7 @@ def ledger_of(sim: Sim) -> Ledger:
         admission_at_ns=admissions["at"].copy(),
         admission_reused=admissions.reused.copy(),
         admission_pool_ordinal=admissions.ordinal.copy(),
+        admission_host_reused=admissions.host.copy(),
         admission_decode=admissions.request >= nodes,
         play_state=sim.play_state,
         play_lane=plays.lane.astype(np.int32),
@@ -463,6 +509,7 @@ def ledger_of(sim: Sim) -> Ledger:
         decode_tokens=workers.decode_tokens.copy(),
         preemptions=workers.preemptions.copy(),
         evictions=workers.evictions.copy(),
+        hosts=host_use(sim),
         end_ns=_end_ns(sim, served),
     )
 
@@ -472,6 +519,16 @@ def _end_ns(sim: Sim, served: Any) -> int:
     if int(sim.run[0].finished) < len(sim.node_state):
         return int(sim.config[0].end)
     return max(int(served.terminal.max()), 0)
+
+
+def host_use(sim: Sim) -> npt.NDArray[np.void]:
+    """Return what each worker's host pool did; empty where there is none."""
+    use: npt.NDArray[np.void] = np.zeros(len(sim.hosts), HOST_USE)
+    for name in HOST_USE.names or ():
+        use[name] = 0 if name == "resident" else sim.hosts[name]
+    held = (HostBlockState.RESIDENT, HostBlockState.PINNED)
+    use["resident"] = np.isin(sim.host_state, held).sum(axis=1)
+    return use
 
 
 def final_states(sim: Sim) -> Any:

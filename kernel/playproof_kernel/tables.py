@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from playproof_kernel import blocks
-from playproof_kernel.arrays import NONE, WAITING
+from playproof_kernel.arrays import ASIDE, NONE, WAITING
 from playproof_kernel.jit import ONE, compiled
 from playproof_kernel.requests import config_of
 
@@ -35,6 +35,19 @@ def room_for_one(sim: Any) -> bool:
 
 
 @compiled
+def _wanted_by(sim: Any, worker: int, request: int, seats: int) -> int:
+    """Return the entries that the tables of `seats` requests of a queue want, from `request` on."""
+    wanted = 0
+    while request != NONE and seats > 0:
+        # One that will be refused takes no seat, and what stands behind it moves up.
+        if not never_fits(sim, worker, request):
+            wanted += sim.static[request].table_size
+            seats -= 1
+        request = int(sim.live[request].next)
+    return wanted
+
+
+@compiled
 def reserve_room(sim: Any, worker: int) -> bool:
     """Make room for every request that the next pass of `worker` could admit, and for one reservation at its end.
 
@@ -43,18 +56,17 @@ def reserve_room(sim: Any, worker: int) -> bool:
     """
     run = sim.run[0]
     # Seats may become free within the pass (a running request can fail in it), so all of them count.
-    seats = config_of(sim, worker).max_sequences
+    config = config_of(sim, worker)
+    seats = config.max_sequences
+    if config.host != 0:
+        # A restore takes its table before it has a seat.
+        seats = sim.live.shape[0]
     longest = sim.found.shape[0] - 1
     if run.arena + (seats + 1) * longest <= sim.arena.shape[0]:
         return True
-    wanted = longest
-    request = sim.queues[worker, WAITING].head
-    while request != NONE and seats > 0:
-        # One that will be refused takes no seat, and what stands behind it moves up.
-        if not never_fits(sim, worker, request):
-            wanted += sim.static[request].table_size
-            seats -= 1
-        request = sim.live[request].next
+    wanted = longest + _wanted_by(sim, worker, int(sim.queues[worker, WAITING].head), seats)
+    if config.host != 0:
+        wanted += _wanted_by(sim, worker, int(sim.queues[worker, ASIDE].head), seats)
     if run.arena + wanted <= sim.arena.shape[0]:
         return True
     _compact(sim)
@@ -101,7 +113,7 @@ def extend(sim: Any, worker: int, request: int, tokens: int) -> None:
     needed = (tokens + size - 1) // size
     if live.table_len < needed:
         pool = blocks.pool_of(sim, worker)
-        blocks.allocate(pool, sim.arena, live.table_begin + live.table_len, needed - live.table_len)
+        blocks.allocate(pool, sim.arena, live.table_begin + live.table_len, needed - live.table_len, blocks.ALLOCATE)
         live.table_len = needed
 
 
@@ -111,10 +123,22 @@ def cache_full_blocks(sim: Any, worker: int, request: int) -> None:
     config = config_of(sim, worker)
     if config.caching == 0:
         return
+    full = sim.live[request].computed // config.block_size
+    if sim.live[request].filled < full:
+        _cache(sim, worker, request, full, blocks.FILL)
+
+
+@compiled
+def cache_loaded(sim: Any, worker: int, request: int) -> None:
+    """Cache the blocks of `request` that a load from the host has filled: all of its table that is not cached yet."""
+    _cache(sim, worker, request, int(sim.live[request].table_len), blocks.LOADED)
+
+
+@compiled
+def _cache(sim: Any, worker: int, request: int, full: int, event: int) -> None:
+    """Cache the blocks of `request` up to block `full`, those that are not cached yet."""
+    config = config_of(sim, worker)
     live = sim.live[request]
-    full = live.computed // config.block_size
-    if live.filled >= full:
-        return
     static = sim.static[request]
     pool = blocks.pool_of(sim, worker)
     # Walk the runs of prompt keys to the first block not cached yet, then one key a block.
@@ -125,14 +149,14 @@ def cache_full_blocks(sim: Any, worker: int, request: int) -> None:
         upto = min(number + keys.count, full)
         if block < upto:
             key = static.space + keys.first + (block - number) * config.key_stride
-            blocks.fill(pool, sim.arena, live.table_begin + block, upto - block, key, config.key_stride)
+            blocks.fill(pool, sim.arena, live.table_begin + block, upto - block, key, config.key_stride, event)
         number += keys.count
         if number >= full:
             break
     block = max(number, live.filled)
     if block < full:
         key = blocks.generated_key(static.serial, block)
-        blocks.fill(pool, sim.arena, live.table_begin + block, full - block, key, ONE)
+        blocks.fill(pool, sim.arena, live.table_begin + block, full - block, key, ONE, event)
     live.filled = full
 
 

@@ -30,7 +30,7 @@ from typing import Any
 from playproof_spec.machines import RequestEvent
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import blocks, passes, queues, requests, speculation, tables
+from playproof_kernel import blocks, offload, passes, queues, requests, speculation, tables
 from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, WAITING
 from playproof_kernel.deployment import Role, TimingKind
 from playproof_kernel.jit import ZERO, compiled, constant
@@ -50,6 +50,8 @@ def _preempt_last(sim: Any, worker: int) -> int:
     record = sim.workers[worker]
     record.running -= 1
     request = int(sim.running[worker, record.running])
+    if offload.is_used(sim, worker):
+        offload.fence_preempted(sim, worker, request)
     tables.release_all(sim, worker, request)
     requests.preempt(sim, worker, request)
     queues.prepend(sim.queues[worker, WAITING], sim.live, request)
@@ -65,7 +67,10 @@ def _compute(sim: Any, worker: int, request: int, tokens: int, part: Any) -> Non
     """
     live = sim.live[request]
     record = sim.workers[worker]
+    held = int(live.table_len)
     tables.extend(sim, worker, request, live.computed + tokens)
+    if offload.is_used(sim, worker):
+        offload.fence(sim, worker, request, held)
     prompt = sim.static[request].input
     before = min(live.computed, prompt)
     live.computed += tokens
@@ -80,15 +85,17 @@ def _compute(sim: Any, worker: int, request: int, tokens: int, part: Any) -> Non
 
 
 @compiled
-def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[int, bool, bool]:
+def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[int, int, bool]:
     """Give running requests their tokens, preempting from the end when the pool is short.
 
     Returns
     -------
     budget : int
         What is left.
-    whole, preempted : bool
-        Whether every request that is still running was scheduled; whether any was preempted.
+    scheduled : int
+        How many of the running requests were scheduled, the first ones.
+    preempted : bool
+        Whether any was preempted.
     """
     config = config_of(sim, worker)
     record = sim.workers[worker]
@@ -120,7 +127,7 @@ def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[in
             _compute(sim, worker, request, want, part)
             budget -= min(want + drafts, budget)
             i += 1
-    return budget, i == record.running, preempted
+    return budget, i, preempted
 
 
 @compiled
@@ -230,6 +237,91 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
 
 
 @compiled
+def _admit_beside_host(sim: Any, worker: int, budget: int, part: Any) -> None:
+    """Do the same on a worker with host memory: what the host has of a prompt is restored before its admission.
+
+    Nobody is looked at without budget left, since looking counts as use.
+    """
+    config = config_of(sim, worker)
+    record = sim.workers[worker]
+    size = config.block_size
+    while record.running < config.max_sequences and budget > 0:
+        request = _candidate_beside_host(sim, worker)
+        if request == NONE:
+            return
+        if config.role == _DECODE and sim.live[request].computed > 0:
+            _seat_materialized(sim, worker, request)
+            continue
+        live, static, ticket = sim.live[request], sim.static[request], sim.tickets[request]
+        if static.input >= config.context:
+            _refuse_beside_host(sim, worker, request)
+            continue
+        if offload.awaits(sim, worker, request):
+            offload.defer(sim, worker, request)
+            continue
+        tokens = known(sim, request)
+        # The last token is always computed, unless nothing follows it.
+        most = tokens // size if static.limit == 0 else (tokens - 1) // size
+        from_host = 0
+        if ticket.restored == NONE:
+            hits, active = tables.cached_prefix(sim, worker, request, tokens // size)
+            present = offload.look_up(sim, worker, request, hits)
+            if present == offload.DEFERRED:
+                offload.defer(sim, worker, request)
+                continue
+            if tables.never_fits(sim, worker, request):
+                _refuse_beside_host(sim, worker, request)
+                continue
+            if present > 0:
+                if not offload.start_load(sim, worker, request, hits, active, present):
+                    return
+                continue
+            if hits > most:
+                hits -= 1
+                if sim.copies[worker, sim.found[hits]].refs > 0:
+                    active -= 1
+            if (tokens + size - 1) // size - active > blocks.available(sim, worker):
+                return
+            tables.open_with_prefix(sim, worker, request, hits)
+            live.computed = hits * size
+            sim.hosts[worker].misses += 1
+        else:
+            if (tokens + size - 1) // size - live.table_len > blocks.available(sim, worker):
+                return
+            live.computed = min(live.table_len, most) * size
+            from_host = max(live.computed - ticket.restored * size, 0)
+            ticket.cursor = live.computed // size
+            ticket.restored = NONE
+        offload.leave(sim, worker, request)
+        _seat(sim, worker, request)
+        requests.admit(sim, worker, request, live.computed)
+        sim.admissions[sim.run[0].admissions - 1].host = from_host
+        want = min(tokens - live.computed, budget)
+        _compute(sim, worker, request, want, part)
+        budget -= want
+
+
+@compiled
+def _candidate_beside_host(sim: Any, worker: int) -> int:
+    """Return whom admission looks at next, or NONE: requests handed over come first, pending destinations or not."""
+    if config_of(sim, worker).role == _DECODE:
+        request = _first_materialized(sim, worker)
+        if request != NONE:
+            return request
+        if sim.queues[worker, PENDING].head != NONE:
+            # What is pending may wait for the blocks of restored requests, and these for what is pending.
+            return offload.first_restored(sim, worker) if sim.workers[worker].running == 0 else NONE
+    return offload.candidate(sim, worker)
+
+
+@compiled
+def _refuse_beside_host(sim: Any, worker: int, request: int) -> None:
+    """End a request that can never fit: refused, or failed if it ran before."""
+    offload.leave(sim, worker, request)
+    requests.note_outcome(sim, worker, request, _REJECT if sim.live[request].admissions == 0 else _FAIL)
+
+
+@compiled
 def _decode_part(sim: Any, worker: int) -> tuple[int, int]:
     """Return how many running requests decode in the pass just scheduled, and the tokens that they know together.
 
@@ -264,9 +356,16 @@ def start_pass(sim: Any, worker: int) -> bool:
     evidence = run.admissions + record.preemptions
     part = sim.part[worker]
     part[:] = 0
-    budget, whole, preempted = _schedule_running(sim, worker, config.max_batched_tokens, part)
+    with_host = offload.is_used(sim, worker)
+    if with_host:
+        offload.begin_pass(sim, worker)
+    budget, scheduled, preempted = _schedule_running(sim, worker, config.max_batched_tokens, part)
+    whole = scheduled == record.running
     if not preempted:
-        _admit_waiting(sim, worker, budget, part)
+        if with_host:
+            _admit_beside_host(sim, worker, budget, part)
+        else:
+            _admit_waiting(sim, worker, budget, part)
     if config.speculative != 0 and _reserve_tokens(sim, worker):
         preempted = True
     decoding, known_tokens = _decode_part(sim, worker)
@@ -274,11 +373,16 @@ def start_pass(sim: Any, worker: int) -> bool:
     if record.running == 0 and no_outcome and not preempted:
         record.passes -= 1
         return False
-    passes.begin(sim, worker, passes.cost(sim, worker, part, decoding, known_tokens), known_tokens)
+    duration = passes.cost(sim, worker, part, decoding, known_tokens)
+    if with_host:
+        offload.prepare_stores(sim, worker, record.running if whole else scheduled)
+        duration += sim.hosts[worker].fence - run.now
+    passes.begin(sim, worker, duration, known_tokens)
     # One token each: a request that still recomputes its output takes more of the budget than it will next time.
     quiet = whole and part[0] == 0 and budget == config.max_batched_tokens - record.running
     quiet = quiet and evidence == run.admissions + record.preemptions
     quiet = quiet and no_outcome and decoding == record.running
+    quiet = quiet and (not with_host or offload.is_still(sim, worker))
     if config.macro != 0 and quiet and record.first_duration > 0 and not requests.pending_due(sim, worker):
         _plan_macro(sim, worker)
     return True
@@ -416,6 +520,23 @@ def grow(sim: Any, worker: int, number: int) -> None:
 
 
 @compiled
+def _finish_unanswered(sim: Any, worker: int, end: int) -> None:
+    """End the running requests that want no token and have their prompt: they let go before the others do."""
+    record = sim.workers[worker]
+    kept = 0
+    for i in range(record.running):
+        request = sim.running[worker, i]
+        if sim.static[request].limit == 0 and sim.live[request].computed == known(sim, request):
+            if config_of(sim, worker).role != _PREFILL:
+                tables.release_all(sim, worker, request)
+            requests.finish(sim, worker, request, end)
+        else:
+            sim.running[worker, kept] = request
+            kept += 1
+    record.running = kept
+
+
+@compiled
 def apply_passes(sim: Any, worker: int, number: int) -> None:
     """End the first `number` passes of the current step: tokens, completions, released blocks; the worker idles.
 
@@ -423,6 +544,8 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
     """
     record = sim.workers[worker]
     end = passes.finish(sim, worker, number)
+    if offload.is_used(sim, worker):
+        offload.at_pass_end(sim, worker, end)
     requests.set_canceled_aside(sim, worker)
     if number > 1:
         # All growth comes before any release, as pass by pass.
@@ -430,15 +553,16 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
         passes.record_gaps_between(sim, worker, number)
     prefill = config_of(sim, worker).role == _PREFILL
     speculative = config_of(sim, worker).speculative != 0
+    _finish_unanswered(sim, worker, end)
     kept = 0
     for i in range(record.running):
         request = sim.running[worker, i]
         static, live = sim.static[request], sim.live[request]
         finished = False
         if live.computed == static.input + live.generated + number - 1:
-            if static.limit > 0 and speculative:
+            if speculative:
                 _give_accepted(sim, worker, request, end)
-            elif static.limit > 0:
+            else:
                 passes.give_tokens(sim, worker, request, number, end)
             finished = live.generated >= static.limit
         if finished:

@@ -24,7 +24,7 @@ def find(pool: Pool, found: Any, begin: int, key: int, stride: int, number: int)
 
 @compiled_entry
 def allocate(pool: Pool, table: Any, begin: int, number: int) -> None:
-    blocks.allocate(pool, table, begin, number)
+    blocks.allocate(pool, table, begin, number, blocks.ALLOCATE)
 
 
 @compiled_entry
@@ -34,7 +34,7 @@ def reuse(pool: Pool, found: Any, table: Any, begin: int, number: int) -> None:
 
 @compiled_entry
 def fill(pool: Pool, table: Any, begin: int, number: int, key: int, stride: int) -> None:
-    blocks.fill(pool, table, begin, number, key, stride)
+    blocks.fill(pool, table, begin, number, key, stride, blocks.FILL)
 
 
 @compiled_entry

@@ -13,14 +13,25 @@ from playproof_kernel import DeploymentSpec, Ledger, LoadSpec, simulate
 from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph, Trigger
 from playproof_spec.machines import NodeState, PlayState, RequestState
-from strategies import canceled, deployments, graphs, loads, pressed, sglang_deployments
+from strategies import (
+    canceled,
+    deployments,
+    graphs,
+    hosted_deployments,
+    hosted_pairs,
+    loads,
+    pressed,
+    sglang_deployments,
+)
+
+every_deployment = deployments | sglang_deployments | hosted_deployments
 
 
 def replayed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Ledger:
     return simulate(prove(graph), deployment, load)
 
 
-@given(graph=graphs(), deployment=deployments | sglang_deployments, load=loads, macro=st.booleans())
+@given(graph=graphs(), deployment=every_deployment, load=loads, macro=st.booleans())
 def test_equals_the_naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, macro: bool) -> None:
     ledger = replayed(graph, deployment, replace(load, macro_steps=macro))
     expected = naively_observed(naive_replay(graph, deployment, load))
@@ -30,7 +41,28 @@ def test_equals_the_naive_replay(graph: Graph, deployment: DeploymentSpec, load:
     assert observed(ledger) == expected
 
 
-@given(data=st.data(), graph=graphs(), deployment=deployments | sglang_deployments, load=loads, macro=st.booleans())
+@given(
+    data=st.data(),
+    graph=graphs(max_plays=6, max_nodes=8),
+    deployment=hosted_deployments | hosted_pairs(),
+    load=loads,
+)
+def test_host_memory_equals_the_naive_one(
+    data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec
+) -> None:
+    load = data.draw(canceled(graph, load))
+    expected = naively_observed(naive_replay(graph, deployment, load))
+    event(f"split: {deployment.decode is not None}")
+    for counter in ("loads", "evictions", "deferrals", "retries"):
+        event(f"{counter}: {sum(use[counter] for use in expected['hosts']) > 0}")
+    ledger = replayed(graph, deployment, load)
+    assert observed(ledger) == expected
+    assert (ledger.hosts["resident"] <= ledger.hosts["used"]).all()
+    assert (ledger.hosts["used"] <= ledger.hosts["capacity"]).all()
+    assert columns(ledger) == columns(replayed(graph, deployment, replace(load, macro_steps=False)))
+
+
+@given(data=st.data(), graph=graphs(), deployment=every_deployment, load=loads, macro=st.booleans())
 def test_equals_the_naive_replay_when_clients_give_up(
     data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec, macro: bool
 ) -> None:
@@ -41,7 +73,7 @@ def test_equals_the_naive_replay_when_clients_give_up(
     assert observed(replayed(graph, deployment, replace(load, macro_steps=macro))) == expected
 
 
-@given(data=st.data(), graph=graphs(max_plays=6, max_nodes=8), deployment=deployments | sglang_deployments, load=loads)
+@given(data=st.data(), graph=graphs(max_plays=6, max_nodes=8), deployment=every_deployment, load=loads)
 def test_a_macro_step_equals_its_single_passes(
     data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec
 ) -> None:
@@ -51,7 +83,7 @@ def test_a_macro_step_equals_its_single_passes(
     assert columns(whole) == columns(single)
 
 
-@given(graph=graphs(max_plays=6), deployment=deployments | sglang_deployments, load=loads)
+@given(graph=graphs(max_plays=6), deployment=every_deployment, load=loads)
 def test_invariants_of_every_ledger(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
     ledger = replayed(graph, deployment, load)
     check_terminal_states(ledger)

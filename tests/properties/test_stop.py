@@ -14,15 +14,30 @@ from playproof_kernel import DeploymentSpec, Ledger, LoadSpec, SpeculationSpec, 
 from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph
 from playproof_spec.machines import NodeState
-from strategies import deployments, disaggregated, graphs, loads, sglang_deployments, speculations
+from strategies import (
+    deployments,
+    disaggregated,
+    graphs,
+    hosted_deployments,
+    hosted_pairs,
+    loads,
+    sglang_deployments,
+    speculations,
+)
 
 # Half milliseconds, at which passes of these deployments end; and instants between.
 stops = st.one_of(st.integers(0, 160).map(lambda half_ms: half_ms * 500_000), st.integers(0, 80_000_000))
-everywhere = deployments | sglang_deployments | disaggregated()
+everywhere = deployments | sglang_deployments | disaggregated() | hosted_deployments | hosted_pairs()
 
 
 def replayed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Ledger:
     return simulate(prove(graph), deployment, load)
+
+
+def hosted(deployment: DeploymentSpec) -> bool:
+    """Whether any worker has host memory, beside which nothing is speculated."""
+    decode = deployment.decode
+    return deployment.worker.host is not None or (decode is not None and decode.worker.host is not None)
 
 
 def without_handoffs(what: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +70,7 @@ def test_a_macro_step_that_is_cut_equals_its_single_passes(
 def test_what_ended_by_then_ended_the_same(
     graph: Graph, deployment: DeploymentSpec, load: LoadSpec, stop: int, speculation: SpeculationSpec | None
 ) -> None:
-    if deployment.worker.backend.name == "VLLM":
+    if deployment.worker.backend.name == "VLLM" and not hosted(deployment):
         deployment = replace(deployment, speculation=speculation)
     whole = replayed(graph, deployment, load)
     head = replayed(graph, deployment, replace(load, stop_ns=stop))

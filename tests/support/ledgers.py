@@ -10,6 +10,12 @@ from naive import NaiveRun
 from playproof_kernel import ControlledLedger, Ledger
 from playproof_spec.machines import HandoffState, NodeState, PlayState, RequestState
 
+# What a host pool did, as far as a naive one counts it.
+HOST_COLUMNS = (
+    *("used", "resident", "hits", "misses", "stores", "loads", "stored_blocks", "loaded_blocks", "evictions"),
+    *("deferrals", "retries", "d2h_busy", "h2d_busy"),
+)
+
 
 def columns(ledger: Ledger) -> dict[str, Any]:
     """Return every column of `ledger` as lists."""
@@ -28,12 +34,13 @@ def controlled_columns(ledger: ControlledLedger) -> dict[str, Any]:
 
 def observed(ledger: Ledger) -> dict[str, Any]:
     """Return what a naive run can be compared on."""
-    history: list[list[tuple[int, int, bool, int]]] = [[] for _ in ledger.node_state]
-    columns_of_history = (ledger.admission_at_ns, ledger.admission_reused, ledger.admission_pool_ordinal)
-    for node, decode, at, reused, ordinal in zip(
+    history: list[list[tuple[int, int, int, bool, int]]] = [[] for _ in ledger.node_state]
+    reuse = (ledger.admission_reused, ledger.admission_host_reused)
+    columns_of_history = (ledger.admission_at_ns, *reuse, ledger.admission_pool_ordinal)
+    for node, decode, at, reused, host, ordinal in zip(
         ledger.admission_node, ledger.admission_decode, *columns_of_history, strict=True
     ):
-        history[node].append((int(at), int(reused), bool(decode), int(ordinal)))
+        history[node].append((int(at), int(reused), int(host), bool(decode), int(ordinal)))
     return {
         "state": [NodeState(int(state)).name.lower() for state in ledger.node_state],
         "request_state": [RequestState(int(state)).name.lower() for state in ledger.request_state],
@@ -59,6 +66,11 @@ def observed(ledger: Ledger) -> dict[str, Any]:
         "gaps": dict(zip(ledger.gap_ns.tolist(), ledger.gap_count.tolist(), strict=True)),
         "passes": ledger.passes.tolist(),
         "preemptions": ledger.preemptions.tolist(),
+        "hosts": [
+            dict(zip(HOST_COLUMNS, row, strict=True))
+            for row, capacity in zip(ledger.hosts[[*HOST_COLUMNS]].tolist(), ledger.hosts["capacity"], strict=True)
+            if capacity > 0
+        ],
     }
 
 
@@ -73,8 +85,8 @@ def naively_observed(run: NaiveRun) -> dict[str, Any]:
     of_request = {"completed": "finished", **unended}
     of_handoff = {"skipped": "queued", "rejected": "failed"}
     histories = [
-        [(*entry, False, i) for i, entry in enumerate(r.admissions)]
-        + [(*entry, True, i) for i, entry in enumerate(r.decode_admissions)]
+        [(*entry, r.host_reused.get(i, 0), False, i) for i, entry in enumerate(r.admissions)]
+        + [(*entry, r.decode_host_reused.get(i, 0), True, i) for i, entry in enumerate(r.decode_admissions)]
         for r in requests
     ]
     return {
@@ -102,4 +114,5 @@ def naively_observed(run: NaiveRun) -> dict[str, Any]:
         "gaps": run.gaps(),
         "passes": [w.passes for w in run.workers],
         "preemptions": [w.preemptions for w in run.workers],
+        "hosts": [use for w in run.workers if (use := w.host_use())],
     }

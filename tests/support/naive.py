@@ -46,6 +46,12 @@ class NaivePool:
         self.refs[copy] = 1
         return copy
 
+    def allocate_all(self, number: int) -> list[int]:
+        """Take `number` copies at once; those evicted for it come first, the last one evicted before the others."""
+        spare = min(number, len(self.free))
+        taken = [self.allocate() for _ in range(number)]
+        return taken[: spare - 1 : -1] + taken[:spare] if spare else taken[::-1]
+
     def reuse(self, copy: int) -> None:
         self.idle.pop(copy, None)
         self.refs[copy] += 1
@@ -84,6 +90,9 @@ class Request:
     worker: int = -1
     admissions: list[tuple[int, int]] = field(default_factory=list)
     decode_admissions: list[tuple[int, int]] = field(default_factory=list)
+    # By number of admission: tokens restored from the host.
+    host_reused: dict[int, int] = field(default_factory=dict)
+    decode_host_reused: dict[int, int] = field(default_factory=dict)
     handoff: tuple[int, ...] = (-1, -1, -1, -1, -1)  # its decode worker and its steps, under the run controls
 
 
@@ -270,8 +279,7 @@ class NaiveWorker:
         before = min(request.computed, self.prompt(node))
         request.computed += tokens
         request.prompt_computed_now = min(request.computed, self.prompt(node)) - before
-        while len(request.table) < self.ceil_blocks(request.computed):
-            request.table.append(self.pool.allocate())
+        request.table += self.pool.allocate_all(max(self.ceil_blocks(request.computed) - len(request.table), 0))
         if self.spec.prefix_caching:
             full = request.computed // self.spec.block_size
             for block, content in enumerate(self.contents(node, full)):
@@ -355,11 +363,58 @@ class NaiveWorker:
         return self.ceil_blocks(room) - active <= self.pool.available()
 
     def start(self, now: int) -> bool:
-        budget = self.spec.max_batched_tokens
-        preempted = False
         self.verified = {}
         for request in self.requests:
             request.prompt_computed_now = 0
+        budget, preempted = self.schedule_running(self.spec.max_batched_tokens)
+        if not preempted:
+            self.admit(now, budget)
+        length = self.prefill_duration()  # also of what is pushed out now
+        if self.drafts is not None:
+            preempted = self.reserve_tokens() or preempted
+        if not self.running and not self.gone and not preempted:
+            return False
+        decoding = self.decoding()
+        if decoding and self.decode_part:
+            length += self.decode_ns(sum(self.known(n) for n in decoding))
+        self.end_ns = self.compute_start(now) + length
+        self.passes += 1
+        return True
+
+    def accept(self, node: int) -> None:
+        """Let `node` wait here."""
+        self.waiting.append(node)
+
+    # What a host tier changes
+
+    def host_use(self) -> dict[str, int]:
+        """What its host pool did; nothing where it has none."""
+        return {}
+
+    def compute_start(self, now: int) -> int:
+        """When the pass just scheduled may begin to compute."""
+        return now
+
+    def has_work(self) -> bool:
+        """Whether a pass may be worth trying."""
+        return bool(self.running or self.waiting)
+
+    def look_again(self) -> None:
+        """Take note that a pass tried in vain at this instant may now have an effect."""
+
+    def end_due_copies(self, now: int) -> bool:
+        """End what is due on the links to the host of an idle worker; say whether anything was."""
+        return False
+
+    def next_copy_end(self) -> int | None:
+        """When a copy to or from the host ends that an idle worker hears of."""
+        return None
+
+    # Scheduling
+
+    def schedule_running(self, budget: int) -> tuple[int, bool]:
+        """Give running requests their tokens; return what is left of the budget, and whether any was preempted."""
+        preempted = False
         i = 0
         while i < len(self.running) and budget > 0:
             node = self.running[i]
@@ -373,10 +428,7 @@ class NaiveWorker:
                 self.gone.append((node, "failed"))
                 continue
             while need - len(request.table) > self.pool.available() and node in self.running:
-                victim = self.running.pop()
-                self.drop(victim)
-                self.waiting.insert(0, victim)
-                self.preemptions += 1
+                self.preempt(self.running.pop())
                 preempted = True
             if node in self.running:
                 if self.drafted(node) > 0:
@@ -384,15 +436,23 @@ class NaiveWorker:
                 self.compute(node, known)
                 budget -= want
                 i += 1
-        while not preempted and len(self.running) < self.spec.max_sequences:
+        return budget, preempted
+
+    def preempt(self, node: int) -> None:
+        self.drop(node)
+        self.waiting.insert(0, node)
+        self.preemptions += 1
+
+    def admit(self, now: int, budget: int) -> None:
+        """Admit waiting requests until one does not fit; end those that never will."""
+        while len(self.running) < self.spec.max_sequences:
             node_or_none = self.head()
             if node_or_none is None:
                 break
             node = node_or_none
             request = self.requests[node]
             if self.impossible(node):
-                self.waiting.remove(node)
-                self.gone.append((node, "failed" if request.admissions else "rejected"))
+                self.refuse(node)
                 continue
             if self.materialized(node):
                 self.waiting.remove(node)
@@ -409,22 +469,20 @@ class NaiveWorker:
                 self.pool.reuse(copy)
             request.table, request.filled = list(found), len(found)
             request.computed = len(found) * self.spec.block_size
-            request.admissions.append((now, request.computed))
-            self.running.append(node)
-            want = min(self.known(node) - request.computed, budget)
-            budget -= want
-            self.compute(node, want)
-        length = self.prefill_duration()  # also of what is pushed out now
-        if self.drafts is not None:
-            preempted = self.reserve_tokens() or preempted
-        if not self.running and not self.gone and not preempted:
-            return False
-        decoding = self.decoding()
-        if decoding and self.decode_part:
-            length += self.decode_ns(sum(self.known(n) for n in decoding))
-        self.end_ns = now + length
-        self.passes += 1
-        return True
+            budget -= self.seat(now, node, budget)
+
+    def refuse(self, node: int) -> None:
+        self.waiting.remove(node)
+        self.gone.append((node, "failed" if self.requests[node].admissions else "rejected"))
+
+    def seat(self, now: int, node: int, budget: int) -> int:
+        """Let `node` run, with the prefix that it has, and compute; return the tokens that it computes."""
+        request = self.requests[node]
+        request.admissions.append((now, request.computed))
+        self.running.append(node)
+        want = min(self.known(node) - request.computed, budget)
+        self.compute(node, want)
+        return want
 
     # Speculative decoding
 
@@ -458,10 +516,7 @@ class NaiveWorker:
             wanted = sum(self.opened(node, self.burst(node)) for node in nodes)
             if wanted <= self.pool.available():
                 break
-            victim = self.running.pop()
-            self.drop(victim)
-            self.waiting.insert(0, victim)
-            self.preemptions += 1
+            self.preempt(self.running.pop())
             preempted = True
         self.places = [self.pool.allocate() for _ in range(wanted)]
         return preempted
@@ -512,7 +567,8 @@ class NaiveWorker:
         self.end_ns = None
         self.set_canceled_aside()
         outcomes, self.gone = self.gone, []
-        for node in list(self.running):
+        # Who has no token to make is done, and lets its blocks go, before the others.
+        for node in sorted(self.running, key=lambda node: self.limit(node) > 0):
             request = self.requests[node]
             if request.computed < self.known(node):
                 continue
@@ -575,6 +631,10 @@ def _new_worker(graph: Graph, deployment: DeploymentSpec, requests: list[Request
         from naive_sglang import NaiveSglangWorker  # which builds on this module
 
         return NaiveSglangWorker(graph, deployment.worker, deployment.context_length, requests)
+    if deployment.worker.host is not None:
+        from naive_g2 import NaiveHostWorker  # likewise
+
+        return NaiveHostWorker(graph, deployment.worker, deployment.context_length, requests)
     return NaiveWorker(graph, deployment.worker, deployment.context_length, requests)
 
 
@@ -615,6 +675,9 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
             changed = False
             outcomes: list[tuple[int, str]] = []
             for worker in workers:
+                if worker.end_ns is None and worker.end_due_copies(driver.now):
+                    changed = True
+            for worker in workers:
                 if worker.end_ns == driver.now:
                     outcomes += worker.finish(driver.now)
                     worker.forget_canceled()
@@ -628,13 +691,12 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
                 placed += 1
                 driver.requests[due[0]].worker = number
                 driver.dispatch(due[0])
-                workers[number].waiting.append(due[0])
+                workers[number].accept(due[0])
                 changed = True
             changed = _start_passes(driver, workers) or changed
         times = [w.end_ns for w in workers if w.end_ns is not None]
-        following = driver.next_time()
-        if following is not None:
-            times.append(following)
+        copies = [w.next_copy_end() for w in workers if w.end_ns is None]
+        times += [at for at in [*copies, driver.next_time()] if at is not None]
         if not times or stops_before(min(times), load):
             leave_unfinished(workers)
             return NaiveRun(driver, workers, [NaiveHandoff() for _ in driver.requests])
@@ -645,7 +707,7 @@ def _start_passes(driver: NaiveDriver, workers: list[NaiveWorker]) -> bool:
     changed = False
     outcomes: list[tuple[int, str]] = []
     while True:
-        idle = [w for w in workers if w.end_ns is None and (w.running or w.waiting)]
+        idle = [w for w in workers if w.end_ns is None and w.has_work()]
         started = next((w for w in idle if w.start(driver.now)), None)
         if started is None:
             break

@@ -103,6 +103,10 @@ class DestinationRole(NaiveWorker):
         """Take memory for the prompt of `node` and return its fresh blocks, None when there is no room."""
         raise NotImplementedError
 
+    def writable_ns(self, node: int, now: int) -> int:
+        """When the fresh blocks reserved for `node` may be written."""
+        return now
+
     def try_reserve(self) -> tuple[int, int] | None:
         """Try the first pending destination, once per change; return it and its fresh blocks."""
         if not self.pending:
@@ -149,7 +153,7 @@ class VllmDestination(DestinationRole):
         for copy in found:
             self.pool.reuse(copy)
         request.filled = len(found)
-        request.table = found + [self.pool.allocate() for _ in range(fresh)]
+        request.table = found + self.pool.allocate_all(fresh)
         return fresh
 
     def activate(self, node: int) -> None:
@@ -264,6 +268,14 @@ class Handoff(NaiveHandoff):
     fresh: int = 0
 
 
+def _roles(worker: WorkerSpec, other: WorkerSpec) -> tuple[type[SourceRole], type[DestinationRole]]:
+    from naive_g2 import HostVllmDestination, HostVllmSource  # which builds on this module
+
+    if worker.backend is Backend.SGLANG:
+        return SglangSource, SglangDestination
+    return (HostVllmSource if worker.host else VllmSource, HostVllmDestination if other.host else VllmDestination)
+
+
 class NaiveDisagg:
     """A whole prefill/decode replay."""
 
@@ -278,9 +290,8 @@ class NaiveDisagg:
         self.handoffs = [Handoff() for _ in range(graph.node_count)]
         context = deployment.context_length
         self.sglang = deployment.worker.backend is Backend.SGLANG
-        source = SglangSource if self.sglang else VllmSource
-        destination = SglangDestination if self.sglang else VllmDestination
         worker, other = deployment.worker, self.decode_spec.worker
+        source, destination = _roles(worker, other)
         self.prefill: list[SourceRole] = [
             source(graph, worker, context, self.sources) for _ in range(deployment.workers)
         ]
@@ -357,7 +368,7 @@ class NaiveDisagg:
         self.submitted += 1
         self.handoffs[node].source = self.prefill[number]
         self.driver.requests[node].worker = number
-        self.prefill[number].waiting.append(node)
+        self.prefill[number].accept(node)
 
     def place_destination(self, node: int) -> None:
         number = self.accepted % len(self.decode)
@@ -384,7 +395,9 @@ class NaiveDisagg:
         return round(tokens * spec.bytes_per_token / spec.bytes_per_second * 1e9)
 
     def start_transfer(self, node: int) -> None:
-        length = self.transfer_ns(node)
+        destination = self.handoffs[node].destination
+        assert destination is not None
+        length = destination.writable_ns(node, self.driver.now) - self.driver.now + self.transfer_ns(node)
         if length > 0:
             self.transfers.append((self.driver.now + length, node))
         else:
@@ -457,6 +470,9 @@ class NaiveDisagg:
         """Do once what is due at this instant, in order; say whether anything was."""
         now, changed = self.driver.now, False
         for worker in self.workers:
+            if worker.end_ns is None and worker.end_due_copies(now):
+                changed = True
+        for worker in self.workers:
             if worker.end_ns == now:
                 self.queue += [(action, node) for busy, action, node in self.deferred if busy is worker]
                 self.deferred = [entry for entry in self.deferred if entry[0] is not worker]
@@ -500,13 +516,16 @@ class NaiveDisagg:
                 return worker
             # Who has work that cannot go on looks at what is pending, too.
             if isinstance(worker, DestinationRole):
-                if (worker.waiting or worker.running) and self.attempt(worker):
+                if worker.has_work() and self.attempt(worker):
+                    worker.look_again()
                     return worker
         return None
 
     def next_time(self) -> int | None:
         times = [worker.end_ns for worker in self.workers if worker.end_ns is not None]
         times += [at for at, _ in self.transfers]
+        copies = [worker.next_copy_end() for worker in self.workers if worker.end_ns is None]
+        times += [at for at in copies if at is not None]
         following = self.driver.next_time()
         return min(times if following is None else [*times, following], default=None)
 
@@ -529,4 +548,5 @@ def disagg_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> N
     for request, source, destination in zip(run.driver.requests, run.sources, run.destinations, strict=True):
         request.tokens_ns, request.admissions = destination.tokens_ns, source.admissions
         request.decode_admissions = destination.admissions
+        request.host_reused, request.decode_host_reused = source.host_reused, destination.host_reused
     return NaiveRun(run.driver, run.workers, run.handoffs, disaggregated=True)

@@ -7,7 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
-from playproof_kernel import Backend, DeploymentSpec, LoadSpec, SpeculationSpec, Timing, TimingKind, WorkerSpec
+from playproof_kernel import (
+    Backend,
+    DeploymentSpec,
+    HostSpec,
+    LoadSpec,
+    SpeculationSpec,
+    Timing,
+    TimingKind,
+    WorkerSpec,
+)
 from playproof_kernel.deployment import DecodeSpec, TransferSpec
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
@@ -77,6 +86,30 @@ timings = st.one_of(
         decode_ns=st.sampled_from([0, 1_000_000, 2_500_000]),
     ),
     st.builds(Timing, kind=st.just(TimingKind.POLYNOMIAL), prefill_ns=st.just(0), decode_ns=st.just(0)),
+)
+
+hosts = st.builds(
+    HostSpec,
+    blocks=st.integers(1, 30),
+    block_bytes=st.just(1_000_000),
+    d2h_bytes_per_second=st.sampled_from([None, 1e9, 4e9, 2e8]),
+    h2d_bytes_per_second=st.sampled_from([None, 1e9, 3e9, 2e8]),
+    latency_ns=st.sampled_from([0, 0, 1_000_000]),
+)
+
+hosted_deployments = st.builds(
+    DeploymentSpec,
+    workers=st.integers(1, 3),
+    worker=st.builds(
+        WorkerSpec,
+        blocks=st.integers(3, 24),
+        block_size=st.sampled_from([1, 2, 3, 4]),
+        max_batched_tokens=st.sampled_from([2, 8, 64, 64]),
+        max_sequences=st.sampled_from([1, 2, 4, 16]),
+        timing=timings,
+        host=hosts,
+    ),
+    context_length=st.sampled_from([20, 1000]),
 )
 
 deployments = st.builds(
@@ -188,3 +221,17 @@ def pressed(draw: st.DrawFn) -> tuple[Graph, DeploymentSpec]:
         timing=draw(timings),
     )
     return sketch(drawn, block_size=1), DeploymentSpec(1, worker, 1000)
+
+
+@st.composite
+def hosted_pairs(draw: st.DrawFn) -> DeploymentSpec:
+    """Draw a prefill and a decode role of vLLM, with host memory on either or both."""
+    pair = draw(disaggregated([Backend.VLLM]))
+    assert pair.decode is not None
+    which = draw(st.sampled_from(["prefill", "decode", "both"]))
+    prefill, decode = (replace(worker, prefix_caching=True) for worker in (pair.worker, pair.decode.worker))
+    if which != "decode":
+        prefill = replace(prefill, host=draw(hosts))
+    if which != "prefill":
+        decode = replace(decode, host=draw(hosts))
+    return replace(pair, worker=prefill, decode=replace(pair.decode, worker=decode))

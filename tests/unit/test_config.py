@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from playproof_kernel import LoadSpec, simulate
 from playproof_kernel.deployment import Backend, TimingKind, TransferSpec, WorkerSpec
+from playproof_spec.certificate import prove
 from playproof_spec.findings import Finding
+from playproof_spec.sketch import sketch
 
 from playproof.config import (
     DEFAULT_CONFIGURATION,
@@ -27,15 +31,19 @@ from playproof.deployment import (
     Deployment,
     Disaggregated,
     FixedTiming,
+    HostOffload,
     InvalidDeployment,
     Load,
     PolynomialTiming,
     PrefillRole,
+    Speculation,
     Transfer,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = "engine.workers.aggregated"
+HOSTED = f"{WORKER}.kv_cache.host_offload"
+HOST = {"num_host_blocks": 4, "d2h_bandwidth_gbps": 1.0, "h2d_bandwidth_gbps": 0.0}
 PAIR = b"""
 engine:
   mode: disaggregated
@@ -149,13 +157,101 @@ GUARDS = [
     (f"{WORKER}.kv_cache.capacity.type", "estimated", "config-value"),
     (f"{WORKER}.kv_cache.capacity.blocks", 0, "config-value"),
     (f"{WORKER}.kv_cache.capacity.blocks", 2**70, "config-value"),
-    (f"{WORKER}.kv_cache.host_offload", {"num_host_blocks": 4}, "config-unsupported"),
     (f"{WORKER}.kv_cache.g3_offload", {}, "config-unsupported"),
     (f"{WORKER}.timing.type", "measured", "config-value"),
     (f"{WORKER}.timing.prefill_ms", -1, "config-value"),
     (f"{WORKER}.timing.prefill_ms", "1e3", "config-type"),
     (f"{WORKER}.timing.decode_ms", float("inf"), "config-value"),
 ]
+
+
+HOST_GUARDS = [
+    ([f"{HOSTED}.scope=cluster_shared"], "config-unsupported", f"{HOSTED}.scope"),
+    ([f"{HOSTED}.num_host_blocks=true"], "config-type", f"{HOSTED}.num_host_blocks"),
+    ([f"{HOSTED}.d2h_bandwidth_gbps=-1"], "config-value", f"{HOSTED}.d2h_bandwidth_gbps"),
+    ([f"{HOSTED}.bandwidth=1"], "config-unknown-key", f"{HOSTED}.bandwidth"),
+    ([f"{WORKER}.kv_cache.bytes_per_token=null"], "config-missing", f"{WORKER}.kv_cache.bytes_per_token"),
+    (["engine.backend=sglang"], "config-unsupported", HOSTED),
+    ([f"{WORKER}.kv_cache.prefix_caching=false"], "config-combination", HOSTED),
+]
+
+
+@pytest.mark.parametrize(("overrides", "code", "field"), HOST_GUARDS)
+def test_host_memory_needs_a_cache_that_uses_it(overrides: list[str], code: str, field: str) -> None:
+    text = changed(f"{WORKER}.kv_cache.host_offload", HOST)
+    given = [f"{WORKER}.kv_cache.bytes_per_token=1000"]
+    host = parse_configuration(text, overrides=given).deployment
+    assert isinstance(host, Deployment)
+    assert host.host_offload == HostOffload(
+        num_host_blocks=4, bytes_per_token=1000, d2h_bandwidth_gbps=1, h2d_bandwidth_gbps=0
+    )
+    (problem,) = refused(text, overrides=[*given, *overrides])
+    assert (problem.code, problem.where.field) == (code, field)
+
+
+def test_bandwidths_of_a_shared_pool_mean_nothing_to_a_private_one() -> None:
+    given = [f"{WORKER}.kv_cache.bytes_per_token=1000"]
+    private, left = (
+        parse_configuration(changed(f"{WORKER}.kv_cache.host_offload", host), overrides=given)
+        for host in (HOST, {**HOST, "shared_d2h_bandwidth_gbps": 80.0, "shared_h2d_bandwidth_gbps": 80.0})
+    )
+    assert private.deployment == left.deployment
+
+
+@pytest.mark.parametrize("roles", [("aggregated",), ("prefill",), ("decode",), ("prefill", "decode")])
+def test_speculation_and_host_memory_exclude_one_another(roles: tuple[str, ...]) -> None:
+    mode = "aggregated" if roles == ("aggregated",) else "disaggregated"
+    tree = msgspec.yaml.decode(DEFAULT_CONFIGURATION if mode == "aggregated" else PAIR)
+    tree["engine"]["speculation"] = NGRAM
+    for worker in tree["engine"]["workers"].values():
+        worker["kv_cache"] |= {"prefix_caching": True, "bytes_per_token": 1000}
+    assert parse_configuration(msgspec.yaml.encode(tree)).deployment.speculation is not None
+    for role in roles:
+        tree["engine"]["workers"][role]["kv_cache"]["host_offload"] = HOST
+    both = msgspec.yaml.encode(tree)
+    (problem,) = refused(both)
+    assert (problem.code, problem.where.field) == ("config-combination", "engine.speculation")
+    assert problem.where.line
+    assert problem.found == ", ".join(f"engine.workers.{role}.kv_cache.host_offload" for role in roles)
+    # Either is switched off by name.
+    assert parse_configuration(both, overrides=["engine.speculation=false"]).deployment.speculation is None
+    off = [f"engine.workers.{role}.kv_cache.host_offload=null" for role in roles]
+    alone = parse_configuration(both, overrides=off).deployment
+    assert alone.speculation is not None
+    assert not any(role.host_offload for role in alone.roles.values())
+
+
+HOST_MEMORY = HostOffload(num_host_blocks=4, bytes_per_token=1000, d2h_bandwidth_gbps=1, h2d_bandwidth_gbps=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hosted", "named"),
+    [
+        (Deployment, {"host_offload": HOST_MEMORY}, ["host_offload"]),
+        (Disaggregated, {"prefill": PrefillRole(host_offload=HOST_MEMORY)}, ["prefill.host_offload"]),
+        (Disaggregated, {"decode": DecodeRole(host_offload=HOST_MEMORY)}, ["decode.host_offload"]),
+        (
+            Disaggregated,
+            {"prefill": PrefillRole(host_offload=HOST_MEMORY), "decode": DecodeRole(host_offload=HOST_MEMORY)},
+            ["prefill.host_offload", "decode.host_offload"],
+        ),
+    ],
+)
+def test_the_library_lets_no_host_memory_beside_speculation(
+    kind: Any, hosted: dict[str, Any], named: list[str]
+) -> None:
+    speculation = Speculation(num_speculative_tokens=2, acceptance_rates=(1.0,))
+    spec = kind(speculation=speculation).to_spec()
+    host = kind(**hosted).to_spec()
+    with pytest.raises(InvalidDeployment) as caught:
+        kind(speculation=speculation, **hosted)
+    (problem,) = caught.value.findings.items
+    assert (problem.code, problem.where.field) == ("config-combination", f"{kind.__name__}.speculation")
+    assert problem.found == ", ".join(f"{kind.__name__}.{name}" for name in named)
+    # Nor does the kernel, which can be reached without either.
+    both = dataclasses.replace(host, speculation=spec.speculation)
+    with pytest.raises(ValueError, match="exclude one another"):
+        simulate(prove(sketch([{"request_id": "a"}])), both, LoadSpec())
 
 
 # The same of a prefill/decode configuration.
@@ -169,7 +265,6 @@ PAIR_GUARDS = [
     ("engine.workers.decode.kv_cache.block_size", 32, "config-combination"),
     ("engine.workers.decode.kv_cache.capacity.type", "default", "config-value"),
     ("engine.workers.decode.kv_cache.capacity.blocks", 2**70, "config-value"),
-    ("engine.workers.prefill.kv_cache.host_offload", {"num_host_blocks": 4}, "config-unsupported"),
     ("engine.workers.decode.kv_cache.g3_offload", {}, "config-unsupported"),
     ("engine.workers.prefill.timing.type", "default", "config-value"),
     ("engine.workers.decode.timing.decode_ms", 3, "config-combination"),
@@ -255,7 +350,7 @@ engine:
         (f"{WORKER}.parallelism.replicas", True, "true"),
         ("traffic.load.speedup", None, "null"),
         ("traffic.load.speedup", "fast", "fast"),
-        (f"{WORKER}.kv_cache.host_offload", {"num_host_blocks": 4}, '{"num_host_blocks": 4}'),
+        (f"{WORKER}.kv_cache.g3_offload", {"num_host_blocks": 4}, '{"num_host_blocks": 4}'),
         ("traffic.source.subagent_marker", "end", "end"),
     ],
 )
@@ -589,11 +684,11 @@ def same_worker(workers: int, spec: WorkerSpec, written: dict[str, Any]) -> None
 
 
 def test_the_reference_configurations(reference_dir: Path) -> None:
-    later = re.compile("g2")
+    later = re.compile("shared")
     accepted = 0
     for file in sorted(reference_dir.glob("cases/*/config.yaml")):
         family = file.parent.name
-        if not later.search(family) and "shared" not in family:
+        if not later.search(family):
             configuration = read_configuration(file)
             spec, engine = configuration.deployment.to_spec(), msgspec.yaml.decode(file.read_bytes())["engine"]
             roles = engine["workers"]

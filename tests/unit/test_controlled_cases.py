@@ -20,7 +20,10 @@ NOT_COMPARED = re.compile(
 )
 # What the peer derives from the edges stands in our graph.
 OF_THE_GRAPH = ("root_id", "parent_id")
-FAMILIES = re.compile(r"(agg|pd)-(vllm|sglang)-(snapshot|warm|profile|warm-profile)-\d+")
+# agg-vllm-g2-warm-profile-002: under eviction the peer orders the blocks of one store by a hash of their tokens.
+FAMILIES = re.compile(
+    r"(agg|pd)-(vllm|sglang)-(snapshot|warm|profile|warm-profile)-\d+|agg-vllm-g2-warm-profile-00[013]"
+)
 
 
 def same(ours: Any, theirs: Any) -> bool:

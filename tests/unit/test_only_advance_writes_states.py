@@ -10,7 +10,10 @@ import playproof_kernel
 
 KERNEL = Path(playproof_kernel.__file__).parent
 # How state arrays are called: fields of `Sim`, of `Pool`, and the parameter of `advance`.
-STATE_NAMES = {"node_state", "request_state", "play_state", "lane_state", "block_state", "phase_state", "states"}
+STATE_NAMES = {
+    *("node_state", "request_state", "play_state", "lane_state", "block_state", "phase_state", "host_state"),
+    *("copying_state", "states"),
+}
 
 
 def written_states(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -11,8 +11,8 @@ import pytest
 
 import playproof as pp
 
-# Host offload is later work; the run controls have a module of their own (`test_controlled_cases`).
-LATER = re.compile("g2|snapshot|warm|profile")
+# Host pools that workers share are later work; the run controls have a module of their own (`test_controlled_cases`).
+LATER = re.compile("shared|snapshot|warm|profile")
 EXACT = ("terminal_status", "output_length", "input_length", "prefill_worker_idx", "decode_worker_idx")
 TIMES_MS = ("arrival_time_ms", "dispatched_at_ms", "first_token_ms", "terminal_time_ms")
 HANDOFF_MS = ("source_held_ms", "destination_reserved_ms", "destination_activated_ms", "source_released_ms")
@@ -22,6 +22,12 @@ MICROSECOND_MS = 0.001
 # agg-sglang-tight: requests whose prompt, or prompt and output, the pool cannot hold, and which the peer waits for.
 PEER_DIED = {
     "agg-vllm-tight-001": {"completed": 29, "failed": 1},
+    # The peer dies where nothing runs while a load is under way. One request outgrows the pool (27 + 90 tokens in 116).
+    "agg-vllm-g2-000": {"completed": 13, "failed": 1},
+    # The same; 60 + 85, 56 + 89 and 70 + 75 in 144.
+    "agg-vllm-g2-003": {"completed": 25, "failed": 3},
+    # p1n3: 145 + 16 tokens in a decode pool of 160; p2n1: a prompt of 221. What stands behind them is skipped.
+    "pd-vllm-g2-001": {"completed": 13, "failed": 2},
     "agg-sglang-tight-001": {"completed": 1, "rejected": 2},
     "agg-sglang-tight-003": {"completed": 8, "failed": 2, "rejected": 1},
     # Prompt and output of one request outgrow the decode pool (p0n2: 26 + 134 tokens in 156, with 131 tokens out).
@@ -91,6 +97,18 @@ def test_ends_where_the_peer_died(reference_dir: Path, name: str) -> None:
     for record in outcome(case).values():
         counts[record["terminal_status"]] = counts.get(record["terminal_status"], 0) + 1
     assert counts == PEER_DIED[name]
+
+
+def test_host_memory_was_used_where_the_peer_died(reference_dir: Path) -> None:
+    # The cases that the peer ends restore nothing.
+    for name, restored in (("agg-vllm-g2-000", 2), ("agg-vllm-g2-003", 13)):
+        report = pp.run(reference_dir / "cases" / name / "config.yaml")
+        (pool,) = report.to_dict()["host_pools"]
+        admissions = [entry for record in report.request_dicts() for entry in record["admission_history"]]
+        assert sum(entry["host_reused_input_tokens"] > 0 for entry in admissions) == pool["loads"] == restored
+        for entry in admissions:
+            whole = entry["g1_reused_input_tokens"] + entry["host_reused_input_tokens"]
+            assert whole == entry["reused_input_tokens"]
 
 
 def test_the_comparison_sees_a_difference(reference_dir: Path) -> None:

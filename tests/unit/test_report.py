@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from playproof_kernel.ledger import NEVER, Ledger
+from playproof_kernel.ledger import HOST_USE, NEVER, Ledger
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.machines import HandoffState, NodeState, PlayState, RequestState
 from playproof_spec.sketch import sketch
@@ -138,6 +138,7 @@ def hand_made() -> tuple[ProvenGraph, Ledger]:
         admission_at_ns=times(5, 50, 169),
         admission_reused=np.array([0, 4, 16], dtype=np.int64),
         admission_pool_ordinal=np.array([0, 1, 0], dtype=np.int64),
+        admission_host_reused=np.array([0, 0, 0], dtype=np.int64),
         admission_decode=np.zeros(3, dtype=np.bool_),
         play_state=np.array([PlayState.COMPLETED, PlayState.FAILED], dtype=np.int8),
         play_lane=np.array([0, 1], dtype=np.int32),
@@ -154,6 +155,7 @@ def hand_made() -> tuple[ProvenGraph, Ledger]:
         decode_tokens=np.array([3], dtype=np.int64),
         preemptions=np.array([1], dtype=np.int64),
         evictions=np.array([2], dtype=np.int64),
+        hosts=np.zeros(0, HOST_USE),
         end_ns=209 * MS,
     )
     return prove(graph), ledger
@@ -346,7 +348,9 @@ def test_the_ledger_digest_sees_every_column() -> None:
     assert ledger_digest(hand_made()[1]) == digest
     for field in dataclasses.fields(ledger):
         value = getattr(ledger, field.name)
-        other = ~value if field.name == "admission_decode" else value + 1
+        other: Any = np.zeros(1, HOST_USE)
+        if field.name != "hosts":
+            other = ~value if field.name == "admission_decode" else value + 1
         assert ledger_digest(dataclasses.replace(ledger, **{field.name: other})) != digest, field.name
 
 
@@ -397,6 +401,7 @@ def hand_made_pair() -> Report:
         admission_at_ns=times(0, 0, 10, 12, 14, 30),
         admission_reused=ints(0, 8, 0, 0, 0, 4),
         admission_pool_ordinal=ints(0, 0, 0, 0, 0, 1),
+        admission_host_reused=ints(0, 0, 0, 0, 0, 0),
         admission_decode=np.array([False, False, False, True, True, True]),
         play_state=ints(PlayState.COMPLETED, PlayState.COMPLETED, PlayState.FAILED).astype(np.int8),
         play_lane=ints(-1, -1, -1).astype(np.int32),
@@ -413,6 +418,7 @@ def hand_made_pair() -> Report:
         decode_tokens=ints(0, 0, 3),
         preemptions=ints(0, 0, 1),
         evictions=ints(0, 2, 5),
+        hosts=np.zeros(0, HOST_USE),
         end_ns=40 * MS,
     )
     pair = Disaggregated(

@@ -1,0 +1,536 @@
+"""Host memory behind a vLLM worker's G1 pool: stores, loads, their links, and the requests that wait for them.
+
+Full prompt blocks are written through. A **store** is prepared while a pass is scheduled, for the blocks that one
+request completed and that the host lacks, and submitted at the pass's end. A **load** brings the blocks behind a
+request's G1 prefix back into G1 blocks reserved for it, before it is admitted. Each worker has one link in each
+direction, first in, first out.
+
+A G1 block that a store still reads may be given to another request, but the pass that writes it does not begin to
+compute before that store has ended: the pass's fence.
+
+What is on its way sets requests aside. They keep their order, come before the waiting queue, and are looked at again
+once any copy of the worker has ended. A busy worker hears of such ends at the end of its pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playproof_spec.machines import BlockEvent, BlockState, HostBlockState, RequestEvent, TransferEvent
+
+from playproof_kernel import blocks, host, queues, tables
+from playproof_kernel.arrays import ASIDE, LOADS, NONE, PREPARED, STORES, WAITING
+from playproof_kernel.jit import compiled, constant
+from playproof_kernel.requests import config_of, known
+from playproof_kernel.transitions import BLOCK_TABLE, COPYING_TABLE, REQUEST_TABLE, advance, renew
+
+_SUBMIT, _START = constant(TransferEvent.SUBMIT), constant(TransferEvent.START)
+_FINISH, _DROP = constant(TransferEvent.FINISH), constant(TransferEvent.DROP)
+_START_READ, _READ_DONE = constant(BlockEvent.START_READ), constant(BlockEvent.READ_DONE)
+_READING, _READING_IDLE = constant(BlockState.READING), constant(BlockState.READING_IDLE)
+_ABSENT, _RESIDENT = constant(HostBlockState.ABSENT), constant(HostBlockState.RESIDENT)
+_LOAD = constant(RequestEvent.LOAD)
+
+DEFERRED = constant(-1)
+
+
+@compiled
+def is_used(sim: Any, worker: int) -> bool:
+    """Whether `worker` has host memory."""
+    return bool(config_of(sim, worker).host != 0)
+
+
+# Copies ------------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _new_copying(sim: Any, worker: int, request: int) -> int:
+    record = sim.hosts[worker]
+    copyings = sim.copyings[worker]
+    if record.copyings_spare != NONE:
+        row = int(record.copyings_spare)
+        record.copyings_spare = copyings[row].next
+    else:
+        row = int(record.copyings_taken)
+        record.copyings_taken += 1
+    record.copyings += 1
+    renew(COPYING_TABLE, sim.copying_state[worker], row)
+    copyings[row].request = request
+    copyings[row].end = NONE
+    copyings[row].blocks = 0
+    copyings[row].first = NONE
+    return row
+
+
+@compiled
+def _give_back(sim: Any, worker: int, row: int) -> None:
+    record = sim.hosts[worker]
+    record.copyings -= 1
+    sim.copyings[worker, row].next = record.copyings_spare
+    record.copyings_spare = row
+
+
+@compiled
+def _duration(number: int, block_bytes: int, bytes_per_second: float) -> int:
+    if bytes_per_second == 0.0:
+        return 0
+    return round(number * block_bytes / bytes_per_second * 1e9)
+
+
+@compiled
+def _submit_store(sim: Any, worker: int, row: int, now: int) -> None:
+    record = sim.hosts[worker]
+    copying = sim.copyings[worker, row]
+    duration = _duration(copying.blocks, record.block_bytes, record.d2h_bytes_per_second)
+    record.d2h_free = max(record.d2h_free, now + record.latency) + duration
+    record.d2h_busy += duration
+    record.stored_blocks += copying.blocks
+    copying.end = record.d2h_free
+    advance(COPYING_TABLE, sim.copying_state[worker], row, _SUBMIT)
+    queues.append(sim.queues[worker, STORES], sim.copyings[worker], row)
+
+
+@compiled
+def _submit_load(sim: Any, worker: int, row: int, may_start: int) -> None:
+    record = sim.hosts[worker]
+    copying = sim.copyings[worker, row]
+    duration = _duration(copying.blocks, record.block_bytes, record.h2d_bytes_per_second)
+    record.h2d_free = max(record.h2d_free, may_start + record.latency) + duration
+    record.h2d_busy += duration
+    record.loaded_blocks += copying.blocks
+    copying.end = record.h2d_free
+    advance(COPYING_TABLE, sim.copying_state[worker], row, _SUBMIT)
+    queues.append(sim.queues[worker, LOADS], sim.copyings[worker], row)
+
+
+@compiled
+def next_end(sim: Any, worker: int) -> int:
+    """Return the instant at which the next copy of `worker` ends, or NONE."""
+    store, load = sim.queues[worker, STORES].head, sim.queues[worker, LOADS].head
+    if store == NONE and load == NONE:
+        return NONE
+    if load == NONE or (store != NONE and sim.copyings[worker, store].end <= sim.copyings[worker, load].end):
+        return int(sim.copyings[worker, store].end)
+    return int(sim.copyings[worker, load].end)
+
+
+@compiled
+def end_copies(sim: Any, worker: int, now: int) -> bool:
+    """End every copy of `worker` that is due at `now`, stores before loads of one instant; whether there was any."""
+    any_ended = False
+    while True:
+        end = next_end(sim, worker)
+        if end == NONE or end > now:
+            break
+        stores, loads = sim.queues[worker, STORES], sim.queues[worker, LOADS]
+        is_store = stores.head != NONE and sim.copyings[worker, stores.head].end == end
+        row = queues.take(stores if is_store else loads, sim.copyings[worker])
+        advance(COPYING_TABLE, sim.copying_state[worker], row, _START)
+        advance(COPYING_TABLE, sim.copying_state[worker], row, _FINISH)
+        if is_store:
+            _end_store(sim, worker, row)
+        else:
+            _end_load(sim, worker, row)
+        _give_back(sim, worker, row)
+        any_ended = True
+    if any_ended:
+        _wake(sim, worker)
+    return any_ended
+
+
+@compiled
+def _end_store(sim: Any, worker: int, row: int) -> None:
+    copying = sim.copyings[worker, row]
+    pool = host.pool_of(sim, worker)
+    # The chain goes from the last block to the first, so that the head of a prompt stays longest.
+    slot = int(copying.first)
+    while slot != NONE:
+        host.arrive(pool, slot)
+        source = int(pool.blocks[slot].source)
+        sim.readers[worker, source] = NONE
+        state = sim.block_state[worker, source]
+        # It may have been evicted meanwhile, and be another's.
+        if state in (_READING, _READING_IDLE):
+            advance(BLOCK_TABLE, sim.block_state[worker], source, _READ_DONE)
+        slot = int(pool.blocks[slot].chain)
+    # The request may be gone, and another in its place.
+    if sim.tickets[copying.request].store == row:
+        sim.tickets[copying.request].store = NONE
+
+
+@compiled
+def _end_load(sim: Any, worker: int, row: int) -> None:
+    copying = sim.copyings[worker, row]
+    request = int(copying.request)
+    _unpin_all(sim, worker, row)
+    live = sim.live[request]
+    tables.cache_loaded(sim, worker, request)
+    live.filled = live.table_len
+    sim.tickets[request].load = NONE
+
+
+@compiled
+def _unpin_all(sim: Any, worker: int, row: int) -> None:
+    copying = sim.copyings[worker, row]
+    static = sim.static[copying.request]
+    stride = config_of(sim, worker).key_stride
+    pool = host.pool_of(sim, worker)
+    begin, end = copying.first, copying.first + copying.blocks
+    for run in range(static.key_end - 1, static.key_begin - 1, -1):
+        keys = sim.keys[run]
+        for block in range(min(end, keys.begin + keys.count) - 1, max(begin, keys.begin) - 1, -1):
+            host.unpin(pool, host.find(pool, static.space + keys.first + (block - keys.begin) * stride))
+
+
+@compiled
+def at_pass_end(sim: Any, worker: int, now: int) -> None:
+    """Hear of copies that ended during the pass, and submit the stores that it prepared."""
+    end_copies(sim, worker, now)
+    prepared = sim.queues[worker, PREPARED]
+    if prepared.head == NONE:
+        return
+    while prepared.head != NONE:
+        _submit_store(sim, worker, queues.take(prepared, sim.copyings[worker]), now)
+    end_copies(sim, worker, now)
+
+
+# Stores ------------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def begin_pass(sim: Any, worker: int) -> None:
+    """Nothing holds the pass to be scheduled back yet."""
+    record = sim.hosts[worker]
+    record.fence = sim.run[0].now
+    record.retrying = 0
+
+
+@compiled
+def prepare_stores(sim: Any, worker: int, scheduled: int) -> None:
+    """Prepare stores for the first `scheduled` of the running requests, those of the pass."""
+    for i in range(scheduled):
+        request = int(sim.running[worker, i])
+        static, live = sim.static[request], sim.live[request]
+        end = min(live.computed, static.input) // config_of(sim, worker).block_size
+        if end > sim.tickets[request].cursor:
+            _prepare_store(sim, worker, request, end)
+
+
+@compiled
+def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
+    """Prepare a store of what the host lacks of the blocks of `request` from its cursor to `end`."""
+    record = sim.hosts[worker]
+    ticket = sim.tickets[request]
+    record.stamp += 1
+    missing, kept, is_read = _examine(sim, worker, request, end)
+    if missing == 0:
+        ticket.cursor = end
+        return
+    if is_read:
+        # A block written in this pass, behind the fence, is copied another time.
+        record.retrying = 1
+        return
+    pool = host.pool_of(sim, worker)
+    if not host.make_room(pool, missing, kept):
+        record.retrying = 1
+        record.retries += 1
+        return
+    row = _new_copying(sim, worker, request)
+    static, live = sim.static[request], sim.live[request]
+    stride = config_of(sim, worker).key_stride
+    copying = sim.copyings[worker, row]
+    for run in range(static.key_begin, static.key_end):
+        keys = sim.keys[run]
+        for block in range(max(ticket.cursor, keys.begin), min(end, keys.begin + keys.count)):
+            key = static.space + keys.first + (block - keys.begin) * stride
+            if host.find(pool, key) == NONE:
+                slot = host.prepare(pool, key)
+                source = sim.arena[live.table_begin + block]
+                pool.blocks[slot].chain = copying.first
+                pool.blocks[slot].source = source
+                copying.first = slot
+                copying.blocks += 1
+                sim.readers[worker, source] = row
+                advance(BLOCK_TABLE, sim.block_state[worker], source, _START_READ)
+    queues.append(sim.queues[worker, PREPARED], sim.copyings[worker], row)
+    record.stores += 1
+    ticket.store = row
+    ticket.cursor = end
+    _touch_all(sim, worker, request)
+
+
+@compiled
+def _examine(sim: Any, worker: int, request: int, end: int) -> tuple[int, int, bool]:
+    """Look at the blocks of `request` from its cursor to `end`, and stamp those that the host has.
+
+    Returns
+    -------
+    missing, kept : int
+        How many the host lacks, and how many of the others are idle.
+    is_read : bool
+        Whether an earlier store still reads the G1 copy of a missing one.
+    """
+    static, live = sim.static[request], sim.live[request]
+    stride = config_of(sim, worker).key_stride
+    pool = host.pool_of(sim, worker)
+    missing, kept, is_read = 0, 0, False
+    for run in range(static.key_begin, static.key_end):
+        keys = sim.keys[run]
+        for block in range(max(sim.tickets[request].cursor, keys.begin), min(end, keys.begin + keys.count)):
+            slot = host.find(pool, static.space + keys.first + (block - keys.begin) * stride)
+            if slot == NONE:
+                missing += 1
+                is_read = is_read or sim.readers[worker, sim.arena[live.table_begin + block]] != NONE
+            else:
+                pool.blocks[slot].stamp = pool.record[0].stamp
+                if pool.states[slot] == _RESIDENT:
+                    kept += 1
+    return missing, kept, is_read
+
+
+@compiled
+def _touch_all(sim: Any, worker: int, request: int) -> None:
+    """Use every prompt block of `request` that is in the host, last first."""
+    static = sim.static[request]
+    stride = config_of(sim, worker).key_stride
+    pool = host.pool_of(sim, worker)
+    for run in range(static.key_end - 1, static.key_begin - 1, -1):
+        keys = sim.keys[run]
+        for i in range(keys.count - 1, -1, -1):
+            slot = host.find(pool, static.space + keys.first + i * stride)
+            if slot != NONE:
+                host.touch(pool, slot)
+
+
+# Fences ------------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _readers_end(sim: Any, worker: int, request: int, begin: int) -> int:
+    """Return when the last store ends that reads a copy in the table of `request` from `begin` on, or NONE."""
+    live = sim.live[request]
+    end = NONE
+    for entry in range(live.table_begin + begin, live.table_begin + live.table_len):
+        row = sim.readers[worker, sim.arena[entry]]
+        if row != NONE:
+            end = max(end, sim.copyings[worker, row].end)
+    return int(end)
+
+
+@compiled
+def writable_at(sim: Any, worker: int, request: int) -> int:
+    """Return when the blocks reserved for `request`, but for its resident prefix, may be written."""
+    now = int(sim.run[0].now)
+    if not is_used(sim, worker):
+        return now
+    return max(now, _readers_end(sim, worker, request, int(sim.live[request].filled)))
+
+
+@compiled
+def fence(sim: Any, worker: int, request: int, begin: int) -> None:
+    """Let the pass wait for the readers of the copies just given to `request`, those from `begin` on."""
+    record = sim.hosts[worker]
+    if record.copyings > 0:
+        record.fence = max(record.fence, _readers_end(sim, worker, request, begin))
+
+
+@compiled
+def fence_preempted(sim: Any, worker: int, request: int) -> None:
+    """Let the pass wait for the latest store of a request that is preempted in it."""
+    record = sim.hosts[worker]
+    row = sim.tickets[request].store
+    if row != NONE:
+        record.fence = max(record.fence, sim.copyings[worker, row].end)
+
+
+@compiled
+def is_still(sim: Any, worker: int) -> bool:
+    """Whether nothing of the host can change the passes that follow."""
+    record = sim.hosts[worker]
+    return bool(record.copyings == 0 and record.retrying == 0 and record.fence == sim.run[0].now)
+
+
+# Who is looked at --------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _wake(sim: Any, worker: int) -> None:
+    record = sim.hosts[worker]
+    record.wakenings += 1
+    record.awake = 0
+    request = sim.queues[worker, ASIDE].head
+    while request != NONE:
+        record.awake += 1
+        request = sim.live[request].next
+    sim.workers[worker].tried = NONE
+
+
+@compiled
+def some_awake(sim: Any, worker: int) -> bool:
+    """Whether a request that was set aside is to be looked at."""
+    return bool(sim.hosts[worker].awake > 0)
+
+
+@compiled
+def candidate(sim: Any, worker: int) -> int:
+    """Return whom admission looks at next, or NONE: who was set aside and is awake, then the head of the queue."""
+    record = sim.hosts[worker]
+    if record.awake > 0:
+        request = int(sim.queues[worker, ASIDE].head)
+        while sim.tickets[request].asleep == record.wakenings:
+            request = int(sim.live[request].next)
+        return request
+    return int(sim.queues[worker, WAITING].head)
+
+
+@compiled
+def first_restored(sim: Any, worker: int) -> int:
+    """Return the first request set aside that is awake and whose blocks come, or came, from the host, or NONE."""
+    record = sim.hosts[worker]
+    request = int(sim.queues[worker, ASIDE].head)
+    while request != NONE:
+        ticket = sim.tickets[request]
+        if ticket.restored != NONE and ticket.asleep != record.wakenings:
+            return request
+        request = int(sim.live[request].next)
+    return NONE
+
+
+@compiled
+def leave(sim: Any, worker: int, request: int) -> None:
+    """Take a request that waits, set aside or not, out of its queue."""
+    record = sim.hosts[worker]
+    if queues.remove(sim.queues[worker, ASIDE], sim.live, request):
+        if sim.tickets[request].asleep != record.wakenings:
+            record.awake -= 1
+    else:
+        queues.remove(sim.queues[worker, WAITING], sim.live, request)
+
+
+@compiled
+def _set_aside(sim: Any, worker: int, request: int) -> None:
+    """Let `request`, the candidate, sleep until a copy ends; one that was set aside before keeps its place."""
+    record = sim.hosts[worker]
+    if record.awake > 0:
+        record.awake -= 1
+    else:
+        queues.take(sim.queues[worker, WAITING], sim.live)
+        queues.append(sim.queues[worker, ASIDE], sim.live, request)
+    sim.tickets[request].asleep = record.wakenings
+
+
+@compiled
+def defer(sim: Any, worker: int, request: int) -> None:
+    """Set the candidate aside because of something that is on its way."""
+    sim.hosts[worker].deferrals += 1
+    _set_aside(sim, worker, request)
+
+
+# Loads -------------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def awaits(sim: Any, worker: int, request: int) -> bool:
+    """Whether a store or the load of `request` itself is under way."""
+    ticket = sim.tickets[request]
+    return bool(ticket.store != NONE or ticket.load != NONE)
+
+
+@compiled
+def look_up(sim: Any, worker: int, request: int, cached: int) -> int:
+    """Return how many prompt blocks behind the first `cached` can be loaded, or `DEFERRED` when one is on its way.
+
+    Every prompt block of the request that is in the host counts as used.
+    """
+    static = sim.static[request]
+    stride = config_of(sim, worker).key_stride
+    pool = host.pool_of(sim, worker)
+    present, on_its_way, ended = 0, False, False
+    for run in range(static.key_begin, static.key_end):
+        keys = sim.keys[run]
+        for block in range(max(cached, keys.begin), keys.begin + keys.count):
+            slot = host.find(pool, static.space + keys.first + (block - keys.begin) * stride)
+            if slot == NONE:
+                ended = True
+                break
+            present += 1
+            # Pending, or pinned by a load of the same worker.
+            on_its_way = on_its_way or pool.states[slot] != _RESIDENT
+        if ended:
+            break
+    _touch_all(sim, worker, request)
+    return DEFERRED if on_its_way else present
+
+
+@compiled
+def _promised(sim: Any, worker: int) -> int:
+    """Return the G1 blocks that running prefills and restored requests still need for the tokens that they know."""
+    size = config_of(sim, worker).block_size
+    promised = 0
+    for i in range(sim.workers[worker].running):
+        request = sim.running[worker, i]
+        if sim.live[request].computed < sim.static[request].input:
+            promised += (known(sim, request) + size - 1) // size - sim.live[request].table_len
+    request = sim.queues[worker, ASIDE].head
+    while request != NONE:
+        if sim.tickets[request].restored != NONE:
+            promised += (known(sim, request) + size - 1) // size - sim.live[request].table_len
+        request = sim.live[request].next
+    return int(promised)
+
+
+@compiled
+def start_load(sim: Any, worker: int, request: int, hits: int, active: int, number: int) -> bool:
+    """Reserve G1 blocks for the candidate and queue a load of the `number` blocks behind its `hits` resident ones.
+
+    The copies of those stand in ``sim.found``; `active` of them are referenced. False, and nothing is done, when there
+    is no room for it beside what is promised to others.
+    """
+    size = config_of(sim, worker).block_size
+    needed = (known(sim, request) + size - 1) // size - active
+    if needed > blocks.available(sim, worker) - _promised(sim, worker):
+        return False
+    live, ticket, record = sim.live[request], sim.tickets[request], sim.hosts[worker]
+    tables.open_with_prefix(sim, worker, request, hits)
+    blocks.allocate(blocks.pool_of(sim, worker), sim.arena, live.table_begin + hits, number, blocks.RESERVE_LOAD)
+    live.table_len = hits + number
+    row = _new_copying(sim, worker, request)
+    sim.copyings[worker, row].first = hits
+    sim.copyings[worker, row].blocks = number
+    _pin_all(sim, worker, row)
+    _submit_load(sim, worker, row, max(sim.run[0].now, _readers_end(sim, worker, request, hits)))
+    ticket.load = row
+    ticket.restored = hits
+    record.hits += 1
+    record.loads += 1
+    advance(REQUEST_TABLE, sim.request_state, request, _LOAD)
+    _set_aside(sim, worker, request)
+    return True
+
+
+@compiled
+def _pin_all(sim: Any, worker: int, row: int) -> None:
+    copying = sim.copyings[worker, row]
+    static = sim.static[copying.request]
+    stride = config_of(sim, worker).key_stride
+    pool = host.pool_of(sim, worker)
+    for run in range(static.key_begin, static.key_end):
+        keys = sim.keys[run]
+        for block in range(
+            max(copying.first, keys.begin), min(copying.first + copying.blocks, keys.begin + keys.count)
+        ):
+            host.pin(pool, host.find(pool, static.space + keys.first + (block - keys.begin) * stride))
+
+
+@compiled
+def drop_load(sim: Any, worker: int, request: int) -> None:
+    """Give up the load of a request that is canceled, if one is under way; the link stays taken."""
+    row = int(sim.tickets[request].load)
+    if row == NONE:
+        return
+    queues.remove(sim.queues[worker, LOADS], sim.copyings[worker], row)
+    advance(COPYING_TABLE, sim.copying_state[worker], row, _DROP)
+    _unpin_all(sim, worker, row)
+    sim.tickets[request].load = NONE
+    _give_back(sim, worker, row)
+    _wake(sim, worker)
