@@ -84,6 +84,11 @@ TICKET = np.dtype(
         ("holder", np.int64),  # its place in `holders`, NONE without a block table
         ("first_reused", np.int64),  # tokens found in cache at its first and at its last admission (run controls)
         ("last_reused", np.int64),
+        # The KV router
+        ("overlap", np.int64),  # tokens of its prompt published at its worker when it was placed; NONE if none looked
+        ("is_assigned", np.int64),  # whether it counts among its worker's requests
+        ("missing", np.int64),  # tokens that were not published on the device, and of these in host memory; 0 once it
+        ("restorable", np.int64),  # has begun
         # Host memory
         ("cursor", np.int64),  # leading prompt blocks that need not be stored any more
         ("store", np.int64),  # its latest store while that is under way: a row of `copyings`, or NONE
@@ -173,6 +178,10 @@ WORKER = np.dtype(
         # Run controls
         ("passes_before", np.int64),  # passes run when the barrier opened
         ("prefill_before", np.int64),  # `prefill_tokens` before the latest pass
+        # The KV router
+        ("assigned", np.int64),  # tokens of its requests, less all of `decode_tokens`
+        ("missing", np.int64),  # the sums of its requests' tickets
+        ("restorable", np.int64),
     ],
     align=True,
 )
@@ -214,6 +223,19 @@ COPY = np.dtype(
         ("next", np.int32),
         ("older", np.int32),  # least-recently-used list; the record past the last block is its sentinel
         ("newer", np.int32),
+    ],
+    align=True,
+)
+
+# A key that a pool has cached, or had when it last published; see `router`. The last record is about the others.
+INDEXED = np.dtype(
+    [
+        ("key", np.int64),
+        ("copies", np.int32),
+        ("published", np.int32),
+        ("next", np.int32),  # link in a hash bucket or in the list of spare entries
+        ("marked", np.int32),  # link in the list of entries whose event has not been published
+        ("is_marked", np.int64),
     ],
     align=True,
 )
@@ -320,6 +342,10 @@ CONFIG = np.dtype(
         ("bytes_per_second", np.float64),  # 0: transfers take no time
         ("full_prompt", np.int64),
         ("end", np.int64),  # the clock's bound: what is due later never happens
+        # The KV router
+        ("router", np.int64),  # whether it places requests
+        ("overlap_score_weight", np.float64),
+        ("host_cache_hit_weight", np.float64),
         # Speculative decoding
         ("speculative", np.int64),  # whether the deployment has it
         ("drafts", np.int64),  # tokens drafted for a request of a decode pass; in the prefill role none
@@ -414,7 +440,7 @@ RESULT = np.dtype(
         for name in (
             *("serial", "source", "instance", "state", "worker", "decode_worker", "dispatched", "first_admit"),
             *("first_token", "second_token", "last_token", "terminal", "generated", "admissions", "first_reused"),
-            *("last_reused", "held", "reserved", "activated", "released", "handoff_state"),
+            *("last_reused", "held", "reserved", "activated", "released", "handoff_state", "overlap", "decode_overlap"),
         )
     ],
     align=True,
@@ -481,6 +507,8 @@ class Sim(NamedTuple):
     readers : Int32, shape (W, blocks)
         The row of `copyings` that reads a G1 copy, or NONE.
     copyings : records of `COPYING`, shape (W, host blocks); copying_state : Int8, shape (W, host blocks)
+    index : records of `INDEXED`, shape (pools, capacity + 1); index_buckets : Int32, shape (pools, power of two)
+        What the KV router knows of each worker's device and, behind those, of each worker's host memory.
     feedback : Int64, shape (R,)
     admissions, gaps : logs that grow between slices of the run
     phase_state : Int8, shape (1,)
@@ -530,6 +558,8 @@ class Sim(NamedTuple):
     readers: Any
     copyings: Any
     copying_state: Any
+    index: Any
+    index_buckets: Any
     feedback: Any
     admissions: Any
     gaps: Any

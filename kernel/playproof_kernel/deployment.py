@@ -120,7 +120,7 @@ class TransferSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecodeSpec:
-    """The decode role of a prefill/decode deployment: equal workers behind a round-robin router of their own."""
+    """The decode role of a prefill/decode deployment: equal workers behind a router of their own."""
 
     workers: int
     worker: WorkerSpec
@@ -151,8 +151,24 @@ class SpeculationSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterSpec:
+    """A KV-aware router before each role; see `router`.
+
+    Attributes
+    ----------
+    overlap_score_weight : float
+        What a prompt block that has to be computed (or moved) costs, beside a block that is held; finite, ≥ 0.
+    host_cache_hit_weight : float
+        How much of a block less it is when host memory has it; 0 to 1.
+    """
+
+    overlap_score_weight: float = 1.0
+    host_cache_hit_weight: float = 0.75
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentSpec:
-    """`workers` equal workers behind a round-robin router: aggregated, or the prefill role if there is a decode role.
+    """`workers` equal workers behind a router: aggregated, or the prefill role if there is a decode role.
 
     Attributes
     ----------
@@ -162,6 +178,8 @@ class DeploymentSpec:
     decode : DecodeSpec | None
         The decode role, of the same backend and block size; None: the deployment is aggregated.
     speculation : SpeculationSpec | None
+    router : RouterSpec | None
+        None: round robin, in each role.
     """
 
     workers: int
@@ -169,6 +187,7 @@ class DeploymentSpec:
     context_length: int
     decode: DecodeSpec | None = None
     speculation: SpeculationSpec | None = None
+    router: RouterSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

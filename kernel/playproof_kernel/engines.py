@@ -6,7 +6,7 @@ from typing import Any
 
 from playproof_spec.machines import RequestEvent
 
-from playproof_kernel import offload, passes, queues, sglang, tables, vllm
+from playproof_kernel import offload, passes, queues, router, sglang, tables, vllm
 from playproof_kernel.arrays import NONE, READY, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import ONE, compiled, constant
@@ -50,11 +50,13 @@ def start_pass(sim: Any, worker: int) -> bool:
 
 @compiled
 def apply_passes(sim: Any, worker: int, number: int) -> None:
-    """End the first `number` passes of the current step of `worker`."""
+    """End the first `number` passes of the current step of `worker`, which publishes what it did in them."""
     if _is_sglang(sim):
         sglang.apply_passes(sim, worker, number)
     else:
         vllm.apply_passes(sim, worker, number)
+    router.publish(sim, worker)
+    router.publish(sim, sim.workers.shape[0] + worker)
 
 
 @compiled
@@ -85,11 +87,12 @@ def reserve(sim: Any, worker: int, request: int) -> int:
 
 @compiled
 def activate(sim: Any, worker: int, request: int) -> None:
-    """Let `request`, whose prompt has been moved to `worker`, wait for its seat there."""
+    """Let `request`, whose prompt has been moved to `worker`, wait for its seat there; the end of a transfer."""
     if _is_sglang(sim):
         sglang.activate(sim, worker, request)
     else:
         vllm.activate(sim, worker, request)
+    router.publish(sim, worker)
 
 
 @compiled

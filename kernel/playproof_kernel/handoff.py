@@ -21,7 +21,7 @@ from typing import Any
 
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
-from playproof_kernel import engines, instances, offload, queues, requests, tables, timers
+from playproof_kernel import engines, instances, offload, queues, requests, router, tables, timers
 from playproof_kernel.arrays import NONE, PENDING, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, constant
@@ -127,9 +127,16 @@ def act(sim: Any) -> None:
 
 @compiled
 def place(sim: Any, request: int) -> int:
-    """Place `request` on a worker of its role, round robin, and return that worker."""
+    """Place `request` on a worker of its role, by the deployment's policy, and return that worker."""
     run = sim.run[0]
     advance(REQUEST_TABLE, sim.request_state, request, _PLACE)
+    if router.is_used(sim):
+        role = 0 if request < nodes_of(sim) else 1
+        config = sim.config[role]
+        for worker in range(config.first_worker, config.first_worker + config.workers):
+            engines.interrupt(sim, worker)
+        sim.live[request].worker = router.choose(sim, role, request)
+        return int(sim.live[request].worker)
     if request < nodes_of(sim):
         config = sim.config[0]
         number = run.placed
@@ -172,6 +179,7 @@ def _ask(sim: Any, request: int) -> None:
     record.arrivals += 1
     if prompt >= config.context or prompt > config.blocks * config.block_size:
         advance(REQUEST_TABLE, sim.request_state, request, _CANCEL)
+        router.leave(sim, worker, request)
         sim.live[request].worker = NONE
         _give_up(sim, node)
         requests.tell(sim, node)
@@ -371,6 +379,7 @@ def _clean(sim: Any, request: int) -> None:
     if worker == NONE:
         return
     record = sim.workers[worker]
+    router.leave(sim, worker, request)
     if ticket.hold == _PENDING:
         queues.remove(sim.queues[worker, PENDING], sim.live, request)
     elif ticket.hold != _HOLDS_NOTHING:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from playproof_spec.machines import HostBlockEvent, HostBlockState
 
-from playproof_kernel import buckets
+from playproof_kernel import buckets, router
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import compiled, constant
+from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.transitions import HOST_BLOCK_TABLE, advance
 
 _PREPARE, _DONE = constant(HostBlockEvent.PREPARE_STORE), constant(HostBlockEvent.STORE_DONE)
@@ -33,12 +33,16 @@ class HostPool(NamedTuple):
     blocks : records of `HOST_BLOCK`, shape (capacity + 1,); states : Int8, shape (capacity,)
     buckets : Int32, shape (power of two,)
     record : records of `HOST`, shape (1,)
+    index : records of `INDEXED`; index_buckets : Int32
+        What the KV router is told of the pool; without the router the index has its last record alone.
     """
 
     blocks: Any
     states: Any
     buckets: Any
     record: Any
+    index: Any
+    index_buckets: Any
 
 
 @compiled
@@ -49,6 +53,8 @@ def pool_of(sim: Any, worker: int) -> HostPool:
         sim.host_state[worker],
         sim.host_buckets[worker],
         sim.hosts[worker : worker + 1],
+        sim.index[sim.workers.shape[0] + worker],
+        sim.index_buckets[sim.workers.shape[0] + worker],
     )
 
 
@@ -117,6 +123,8 @@ def make_room(pool: Any, wanted: int, kept: int) -> bool:
             _take_out(pool, slot)
             buckets.unlink(entries, pool.buckets, slot)
             advance(HOST_BLOCK_TABLE, pool.states, slot, _EVICT)
+            if pool.index.shape[0] > 1:
+                router.note(pool.index, pool.index_buckets, entries[slot].key, -ONE)
             entries[slot].next = record.spare
             record.spare = slot
             record.used -= 1
@@ -153,6 +161,8 @@ def arrive(pool: Any, slot: int) -> None:
     advance(HOST_BLOCK_TABLE, pool.states, slot, _DONE)
     _append(pool, slot)
     pool.record[0].idle += 1
+    if pool.index.shape[0] > 1:
+        router.note(pool.index, pool.index_buckets, pool.blocks[slot].key, ONE)
 
 
 @compiled

@@ -81,6 +81,10 @@ def _clear_row(sim: Any, row: int, source: int, serial: int, space: int) -> None
     ticket.holder = NONE
     ticket.first_reused = NONE
     ticket.last_reused = NONE
+    ticket.overlap = NONE
+    ticket.is_assigned = 0
+    ticket.missing = 0
+    ticket.restorable = 0
     ticket.cursor = 0
     ticket.store = NONE
     ticket.load = NONE
@@ -305,6 +309,8 @@ def note_result(sim: Any, node: int) -> None:
     result.admissions = live.admissions
     result.first_reused = ticket.first_reused
     result.last_reused = ticket.last_reused
+    result.overlap = ticket.overlap
+    result.decode_overlap = NONE
     result.decode_worker = NONE
     result.held = NONE
     result.reserved = NONE
@@ -314,6 +320,7 @@ def note_result(sim: Any, node: int) -> None:
     if sim.config.shape[0] > 1:
         handoff = sim.handoffs[node]
         result.admissions += other.admissions
+        result.decode_overlap = sim.tickets[requests.served(sim, node)].overlap
         result.decode_worker = NONE if other.worker == NONE else other.worker - sim.config[1].first_worker
         result.held = handoff.held
         result.reserved = handoff.reserved

@@ -52,6 +52,9 @@ class Ledger:
     worker, decode_worker : Int32, shape (nodes,)
         Worker of the aggregated or prefill role that served the node, and of the decode role; counted from 0 in each
         role, -1 for none.
+    route_overlap, decode_route_overlap : Int64, shape (nodes,)
+        Tokens of the prompt that the KV router knew to be at that worker when it chose it, on the device and, behind
+        those, in host memory; -1 where it chose none.
     admissions : Int32, shape (nodes,)
         How often the node was admitted (the first time included), over both roles.
     admission_node : Int32; admission_at_ns, admission_reused, admission_pool_ordinal : Int64, shape (admissions,)
@@ -102,6 +105,8 @@ class Ledger:
     source_released_ns: Int64
     worker: Int32
     decode_worker: Int32
+    route_overlap: Int64
+    decode_route_overlap: Int64
     admissions: Int32
     admission_node: Int32
     admission_at_ns: Int64

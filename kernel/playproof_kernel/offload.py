@@ -18,7 +18,7 @@ from typing import Any
 
 from playproof_spec.machines import BlockEvent, BlockState, HostBlockState, RequestEvent, TransferEvent
 
-from playproof_kernel import blocks, host, queues, tables
+from playproof_kernel import blocks, host, queues, router, tables
 from playproof_kernel.arrays import ASIDE, LOADS, NONE, PREPARED, STORES, WAITING
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.requests import config_of, known
@@ -135,6 +135,8 @@ def end_copies(sim: Any, worker: int, now: int) -> bool:
         any_ended = True
     if any_ended:
         _wake(sim, worker)
+        router.publish(sim, worker)
+        router.publish(sim, sim.workers.shape[0] + worker)
     return any_ended
 
 
@@ -492,6 +494,7 @@ def start_load(sim: Any, worker: int, request: int, hits: int, active: int, numb
         return False
     live, ticket, record = sim.live[request], sim.tickets[request], sim.hosts[worker]
     tables.open_with_prefix(sim, worker, request, hits)
+    router.note_taking(sim, worker, number)
     blocks.allocate(blocks.pool_of(sim, worker), sim.arena, live.table_begin + hits, number, blocks.RESERVE_LOAD)
     live.table_len = hits + number
     row = _new_copying(sim, worker, request)

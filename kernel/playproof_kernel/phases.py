@@ -132,6 +132,7 @@ def _open(sim: Any) -> None:
         record = sim.workers[worker]
         record.busy = 0
         record.prefill_tokens = 0
+        record.assigned += record.decode_tokens
         record.decode_tokens = 0
         record.preemptions = 0
         record.evictions = 0

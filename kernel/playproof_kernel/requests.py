@@ -11,7 +11,7 @@ from typing import Any
 
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
-from playproof_kernel import queues
+from playproof_kernel import queues, router
 from playproof_kernel.arrays import NONE, OUTCOMES, PENDING
 from playproof_kernel.deployment import Role
 from playproof_kernel.jit import compiled, constant
@@ -137,6 +137,7 @@ def admit(sim: Any, worker: int, request: int, reused: int) -> None:
     run.admissions += 1
     if live.admissions == 0:
         live.first_admit = run.now
+        router.begin(sim, worker, request)
     live.admissions += 1
 
 
@@ -172,6 +173,7 @@ def finish(sim: Any, worker: int, request: int, end: int) -> None:
     record = sim.workers[worker]
     advance(REQUEST_TABLE, sim.request_state, request, _FINISH)
     sim.live[request].terminal = end
+    router.leave(sim, worker, request)
     record.capacity_epoch += 1
     if config_of(sim, worker).role == _PREFILL:
         sim.tickets[request].hold = _SOURCE
@@ -192,6 +194,7 @@ def tell_outcomes(sim: Any, worker: int, end: int) -> None:
     outcomes = sim.queues[worker, OUTCOMES]
     while outcomes.head != NONE:
         request = queues.take(outcomes, sim.live)
+        router.leave(sim, worker, request)
         if sim.tickets[request].canceled == 0:
             sim.live[request].terminal = end
             tell(sim, request)

@@ -24,6 +24,7 @@ from playproof_kernel.arrays import (
     HEAP,
     HOST,
     HOST_BLOCK,
+    INDEXED,
     LANE,
     LIVE,
     NONE,
@@ -213,6 +214,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         transfers=records(len(graph.static) if len(config) > 1 else 0, HEAP),
         cancellations=_new_cancellations(load),
         **_new_hosts(deployment, copies),
+        **_new_index(config, deployment),
         feedback=np.zeros(rows, np.int64),
         admissions=records(nodes + sequences, ADMISSION),
         gaps=records(gaps, GAP),
@@ -241,6 +243,10 @@ def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: i
         config.full_prompt = decode.transfer.full_prompt
     if deployment.speculation is not None:
         _fill_speculation(config, deployment.speculation)
+    if deployment.router is not None:
+        config.router = 1
+        config.overlap_score_weight = deployment.router.overlap_score_weight
+        config.host_cache_hit_weight = deployment.router.host_cache_hit_weight
     config.context = deployment.context_length
     config.lanes = min(load.lanes or 0, plays)
     # With speculation no pass can be told from the one before it.
@@ -319,7 +325,7 @@ def _new_tickets(rows: int) -> Any:
     tickets = records(rows, TICKET)
     tickets.tried_epoch = NONE
     tickets.holder = NONE
-    for name in ("store", "load", "restored", "asleep"):
+    for name in ("overlap", "store", "load", "restored", "asleep"):
         tickets[name] = NONE
     return tickets
 
@@ -353,6 +359,23 @@ def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
         "readers": np.full((workers, copies), NONE, np.int32),
         "copyings": records((workers, capacity), COPYING),
         "copying_state": np.zeros((workers, capacity), np.int8),
+    }
+
+
+def _new_index(config: Any, deployment: DeploymentSpec) -> dict[str, Any]:
+    """Return the fields of `Sim` in which the KV router keeps what has been published; without it, without room."""
+    roles = [deployment.worker] if deployment.decode is None else [deployment.worker, deployment.decode.worker]
+    hosts = [0 if spec.host is None else spec.host.blocks for spec in roles]
+    pools, capacity = 2 * int(config.workers.sum()), 0
+    if deployment.router is not None and config[0].backend == Backend.VLLM:
+        # Each block may hold one key now, and have held another when its pool last published.
+        capacity = 2 * max(*config.blocks.tolist(), *hosts)
+    index = records((pools, capacity + 1), INDEXED)
+    index["next"][:, capacity] = NONE
+    index["marked"][:, capacity] = NONE
+    return {
+        "index": index,
+        "index_buckets": np.full((pools, 1 << capacity.bit_length()), NONE, np.int32),
     }
 
 
@@ -487,6 +510,8 @@ def ledger_of(sim: Sim) -> Ledger:
         source_released_ns=handoffs.released.copy(),
         worker=first.worker.astype(np.int32),
         decode_worker=decode_worker.astype(np.int32) if split else np.full(nodes, NONE, np.int32),
+        route_overlap=sim.tickets.overlap[:nodes].copy(),
+        decode_route_overlap=sim.tickets.overlap[nodes:].copy() if split else np.full(nodes, NONE, np.int64),
         admissions=(first.admissions + (served.admissions if split else 0)).astype(np.int32),
         admission_node=(admissions.request % nodes).astype(np.int32),
         admission_at_ns=admissions["at"].copy(),

@@ -30,7 +30,7 @@ from typing import Any
 from playproof_spec.machines import RequestEvent
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import blocks, offload, passes, queues, requests, speculation, tables
+from playproof_kernel import blocks, offload, passes, queues, requests, router, speculation, tables
 from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, WAITING
 from playproof_kernel.deployment import Role, TimingKind
 from playproof_kernel.jit import ZERO, compiled, constant
@@ -448,6 +448,7 @@ def _reserve_tokens(sim: Any, worker: int) -> bool:
         preempted = True
         _preempt_last(sim, worker)
     if wanted > record.free:
+        router.note_taking(sim, worker, wanted)
         blocks.evict(blocks.pool_of(sim, worker), wanted - record.free)
     return preempted
 

@@ -250,6 +250,9 @@ class NaiveWorker:
         self.proposed: set[int] = set()  # who got a token since it was admitted: what follows on it is drafted
         self.verified: dict[int, int] = {}  # tokens, drafts included, that it verifies of a request
         self.places: list[int] = []  # copies for tokens that the running pass may give
+        self.assigned: dict[int, tuple[int, int]] = {}  # requests that a KV router gave it, with what they lacked
+        self.published: set[object] = set()  # blocks that it has said its device has, and its host memory
+        self.host_published: set[object] = set()
         self.end_ns: int | None = None
         self.passes = 0
         self.preemptions = 0
@@ -322,11 +325,14 @@ class NaiveWorker:
         self.waiting = [other for other in self.waiting if other != node]
         self.running = [other for other in self.running if other != node]
         self.gone = [(other, outcome) for other, outcome in self.gone if other != node]
+        self.assigned.pop(node, None)
         self.drop(node)
 
     def set_canceled_aside(self) -> None:
         """Take who was canceled during this pass off the batch; what it holds it keeps until it is forgotten."""
         self.running = [node for node in self.running if node not in self.canceled]
+        for node, _ in self.gone:
+            self.assigned.pop(node, None)
         self.gone = [(node, outcome) for node, outcome in self.gone if node not in self.canceled]
 
     def forget_canceled(self) -> None:
@@ -384,6 +390,22 @@ class NaiveWorker:
     def accept(self, node: int) -> None:
         """Let `node` wait here."""
         self.waiting.append(node)
+
+    # What a KV router hears
+
+    def residents(self) -> set[object]:
+        """Blocks that the device has."""
+        return {content for content, copies in self.pool.cached.items() if copies}
+
+    def host_residents(self) -> set[object]:
+        """Blocks that its host memory has."""
+        return set()
+
+    def publish(self, outcomes: Sequence[tuple[int, str]] = ()) -> None:
+        """At the end of a pass, which ended these requests, or of a transfer: tell what there is."""
+        for node, _ in outcomes:
+            self.assigned.pop(node, None)
+        self.published, self.host_published = self.residents(), self.host_residents()
 
     # What a host tier changes
 
@@ -616,6 +638,9 @@ class NaiveRun:
     workers: Sequence[NaiveWorker]
     handoffs: Sequence[NaiveHandoff]
     disaggregated: bool = False
+    # Tokens that a KV router knew each request to find where it sent it, by role.
+    overlap: dict[int, int] = field(default_factory=dict)
+    decode_overlap: dict[int, int] = field(default_factory=dict)
 
     def gaps(self) -> dict[int, int]:
         """Inter-token gaps and how often each occurred."""
@@ -660,6 +685,8 @@ def speculate(workers: Sequence[NaiveWorker], deployment: DeploymentSpec, *, dra
 
 def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> NaiveRun:
     """Replay `graph` the slow way."""
+    from naive_router import NaiveRouter  # which builds on this module
+
     if deployment.decode is not None:
         from naive_disagg import disagg_replay  # which builds on this module
 
@@ -667,8 +694,8 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
     driver = NaiveDriver(graph, load)
     workers = [_new_worker(graph, deployment, driver.requests) for _ in range(deployment.workers)]
     speculate(workers, deployment)
+    router = NaiveRouter(workers, deployment.router)
     driver.start()
-    placed = 0
     while True:
         changed = True
         while changed:
@@ -679,16 +706,14 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
                     changed = True
             for worker in workers:
                 if worker.end_ns == driver.now:
-                    outcomes += worker.finish(driver.now)
-                    worker.forget_canceled()
+                    outcomes += _end_pass(worker, driver.now)
                     changed = True
             driver.hear(outcomes)
             for node in driver.give_up():
                 workers[driver.requests[node].worker].cancel(node)
                 changed = True
             while due := driver.due():
-                number = placed % len(workers)
-                placed += 1
+                number = router.place(due[0])
                 driver.requests[due[0]].worker = number
                 driver.dispatch(due[0])
                 workers[number].accept(due[0])
@@ -699,8 +724,16 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
         times += [at for at in [*copies, driver.next_time()] if at is not None]
         if not times or stops_before(min(times), load):
             leave_unfinished(workers)
-            return NaiveRun(driver, workers, [NaiveHandoff() for _ in driver.requests])
+            handoffs = [NaiveHandoff() for _ in driver.requests]
+            return NaiveRun(driver, workers, handoffs, overlap=router.overlap)
         driver.now = min(times)
+
+
+def _end_pass(worker: NaiveWorker, now: int) -> list[tuple[int, str]]:
+    outcomes = worker.finish(now)
+    worker.publish(outcomes)
+    worker.forget_canceled()
+    return outcomes
 
 
 def _start_passes(driver: NaiveDriver, workers: list[NaiveWorker]) -> bool:
@@ -713,7 +746,6 @@ def _start_passes(driver: NaiveDriver, workers: list[NaiveWorker]) -> bool:
             break
         changed = True
         if started.end_ns == driver.now:
-            outcomes += started.finish(driver.now)
-            started.forget_canceled()
+            outcomes += _end_pass(started, driver.now)
     driver.hear(outcomes)
     return changed

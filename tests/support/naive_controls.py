@@ -15,6 +15,7 @@ import numpy as np
 from blake3 import blake3
 from naive import NaiveWorker, Request, _new_worker
 from naive_disagg import Handoff, NaiveDisagg
+from naive_router import NaiveRouter
 from naive_sglang import NaiveSglangWorker
 from playproof_kernel import DeploymentSpec, LoadSpec
 from playproof_spec.digest import graph_digest
@@ -537,7 +538,7 @@ def naive_controlled(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, f
         _new_worker(driver.corpus, deployment, driver.requests)  # type: ignore[arg-type]
         for _ in range(deployment.workers)
     ]
-    placed = 0
+    router = NaiveRouter(workers, deployment.router)
     while True:
         changed = True
         while changed and driver.phase not in ("done", "invalid"):
@@ -545,7 +546,7 @@ def naive_controlled(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, f
             outcomes: list[tuple[int, str]] = []
             for worker in workers:
                 if worker.end_ns == driver.now:
-                    outcomes += worker.finish(driver.now)
+                    outcomes += _finish(worker, driver.now)
                     changed = True
             driver.hear(outcomes)
             shifted = len(driver.shifts)
@@ -561,8 +562,7 @@ def naive_controlled(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, f
                 driver.quiescent = {request.index: request.terminal_ns for request in driver.requests}
                 return driver
             while due := driver.due():
-                number = placed % len(workers)
-                placed += 1
+                number = router.place(due[0])
                 driver.requests[due[0]].worker = number
                 driver.dispatch(due[0])
                 workers[number].waiting.append(due[0])
@@ -575,6 +575,12 @@ def naive_controlled(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, f
         driver.now = min(times)
 
 
+def _finish(worker: NaiveWorker, now: int) -> list[tuple[int, str]]:
+    outcomes = worker.finish(now)
+    worker.publish(outcomes)
+    return outcomes
+
+
 def _start(driver: NaiveControls, workers: list[NaiveWorker]) -> bool:
     changed, pending = False, []
     while True:
@@ -584,6 +590,6 @@ def _start(driver: NaiveControls, workers: list[NaiveWorker]) -> bool:
             break
         changed = True
         if started.end_ns == driver.now:
-            pending += started.finish(driver.now)
+            pending += _finish(started, driver.now)
     driver.hear(pending)
     return changed

@@ -19,6 +19,7 @@ from naive import (
     speculate,
     stops_before,
 )
+from naive_router import NaiveRouter
 from naive_sglang import Branch, NaiveSglangWorker
 from playproof_kernel import Backend, DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_spec.graph import Graph
@@ -304,7 +305,8 @@ class NaiveDisagg:
         self.deferred: list[tuple[NaiveWorker, str, int]] = []
         self.transfers: list[tuple[int, int]] = []
         self.feedback: list[tuple[int, str]] = []
-        self.submitted = self.accepted = 0
+        self.prefill_router = NaiveRouter(self.prefill, deployment.router)
+        self.decode_router = NaiveRouter(self.decode, deployment.router)
 
     @property
     def workers(self) -> Sequence[SourceRole | DestinationRole]:
@@ -346,6 +348,7 @@ class NaiveDisagg:
 
     def end_pass(self, worker: SourceRole | DestinationRole) -> None:
         outcomes = worker.finish(self.driver.now)
+        worker.publish(outcomes)
         worker.canceled = []
         if isinstance(worker, DestinationRole):
             self.feedback += outcomes
@@ -364,19 +367,19 @@ class NaiveDisagg:
     # The queue
 
     def place_source(self, node: int) -> None:
-        number = self.submitted % len(self.prefill)
-        self.submitted += 1
+        number = self.prefill_router.place(node)
         self.handoffs[node].source = self.prefill[number]
         self.driver.requests[node].worker = number
         self.prefill[number].accept(node)
 
     def place_destination(self, node: int) -> None:
-        number = self.accepted % len(self.decode)
-        self.accepted += 1
+        number = self.decode_router.place(node)
         worker = self.decode[number]
         if worker.prompt(node) >= worker.context:
+            worker.assigned.pop(node, None)
             self.failed(node, "rejected")
         elif worker.ceil_blocks(worker.prompt(node)) > worker.spec.blocks:
+            worker.assigned.pop(node, None)
             self.failed(node, "failed")
         else:
             self.handoffs[node].destination = worker
@@ -413,6 +416,7 @@ class NaiveDisagg:
     def on_destination(self, action: str, node: int, destination: DestinationRole) -> None:
         if action == "activate":
             destination.activate(node)
+            destination.publish()
             self.handoffs[node].activated_ns = self.driver.now
             self.queue.append(("release", node))
         else:
@@ -549,4 +553,5 @@ def disagg_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> N
         request.tokens_ns, request.admissions = destination.tokens_ns, source.admissions
         request.decode_admissions = destination.admissions
         request.host_reused, request.decode_host_reused = source.host_reused, destination.host_reused
-    return NaiveRun(run.driver, run.workers, run.handoffs, disaggregated=True)
+    overlaps = (run.prefill_router.overlap, run.decode_router.overlap)
+    return NaiveRun(run.driver, run.workers, run.handoffs, True, *overlaps)

@@ -136,6 +136,9 @@ class NaiveHostWorker(NaiveWorker):
     def in_flight(self, copying: Copying | None) -> bool:
         return copying in self.copyings
 
+    def host_residents(self) -> set[object]:
+        return set(self.host.pins)
+
     def host_use(self) -> dict[str, int]:
         size = self.host.spec.block_bytes
         return {
@@ -250,6 +253,7 @@ class NaiveHostWorker(NaiveWorker):
                 self.reading = {copy: store for copy, store in self.reading.items() if store is not copying}
         if due:
             self.wake()
+            self.publish()
         return bool(due)
 
     def wake(self) -> None:

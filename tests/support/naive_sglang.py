@@ -178,6 +178,9 @@ class NaiveSglangWorker(NaiveWorker):
         self.prefill = self.retracted = False
         self.stalls = False  # the one running request waits for pages that others hold
 
+    def residents(self) -> set[object]:
+        return {page for branch in self.tree.branches() for page in branch.pages}
+
     def remaining(self, node: int) -> int:
         return self.limit(node) - len(self.requests[node].tokens_ns)
 

@@ -12,6 +12,7 @@ from playproof_kernel import (
     DeploymentSpec,
     HostSpec,
     LoadSpec,
+    RouterSpec,
     SpeculationSpec,
     Timing,
     TimingKind,
@@ -151,6 +152,12 @@ speculations = st.builds(
     drafts=st.integers(1, 4),
     rates=st.lists(st.sampled_from([0.0, 0.5, 0.8, 1.0, 1.0]), max_size=5).map(tuple),
     seed=st.sampled_from([0, 42, 2**32 - 1, 2**64 - 1]),
+)
+
+routers = st.builds(
+    RouterSpec,
+    overlap_score_weight=st.sampled_from([1.0, 1.0, 0.0, 0.3, 2.0, 10.0]),
+    host_cache_hit_weight=st.sampled_from([0.75, 0.75, 0.0, 1.0, 0.1]),
 )
 
 loads = st.builds(LoadSpec, lanes=st.sampled_from([None, None, 1, 2, 8]), speedup=st.sampled_from([1.0, 2.0, 0.5]))

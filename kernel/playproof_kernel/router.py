@@ -1,0 +1,240 @@
+"""Where a request goes under `kv_router`: to the worker where it costs least, by cached prefix and by load.
+
+**What the router knows of caches** is what KV events have told. A worker's events (a prompt block was cached, a cached
+one was evicted) go out together when one of its passes ends, or a transfer to it or to or from its host memory; what
+its pass under way has done so far, nobody knows. So each pool has an *index* beside it: for every key that it has or
+had, the copies there are and the copies that were published. An event changes the first and marks the entry;
+publishing makes the second equal and drops entries that are gone. Generated blocks match no other request, and have no
+entry.
+
+On the device the published blocks of a prompt are always its leading ones: whoever takes a block takes those before it
+with it, and lets go of it before them, so none is evicted before what follows it. The overlap is found by bisection.
+
+**What the router knows of load** is its own: which requests it has given to a worker, which of them have begun there,
+and the tokens they have. It is kept in tokens, a block being so many of them.
+
+`choose` documents the cost. Nothing here runs under round robin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playproof_kernel import buckets
+from playproof_kernel.arrays import NONE
+from playproof_kernel.blocks import GENERATED
+from playproof_kernel.deployment import Role
+from playproof_kernel.jit import ONE, ZERO, compiled, constant
+
+_PREFILL = constant(Role.PREFILL)
+
+
+@compiled
+def is_used(sim: Any) -> bool:
+    """Whether requests are placed by what the workers have and do."""
+    return bool(sim.config[0].router != 0)
+
+
+# The index of published blocks ------------------------------------------------------------------------------------
+
+
+@compiled
+def _entry_of(entries: Any, table: Any, key: int) -> int:
+    """Return the entry of `key`, a new one if there is none.
+
+    The last record counts the entries ever taken (`key`), and heads the lists of spare (`next`) and of marked ones.
+    """
+    entry = buckets.find(entries, table, key)
+    if entry != NONE:
+        return entry
+    head = entries[entries.shape[0] - 1]
+    if head.next != NONE:
+        entry = int(head.next)
+        head.next = entries[entry].next
+    else:
+        entry = int(head.key)
+        head.key += 1
+    bucket = buckets.bucket_of(key, table.shape[0])
+    entries[entry].key = key
+    entries[entry].copies = 0
+    entries[entry].published = 0
+    entries[entry].is_marked = 0
+    entries[entry].next = table[bucket]
+    table[bucket] = entry
+    return entry
+
+
+@compiled
+def note(entries: Any, table: Any, key: int, change: int) -> None:
+    """Take in that a pool has one copy more (1) or less (-1) of the prompt block `key`; writes its index."""
+    entry = _entry_of(entries, table, key)
+    entries[entry].copies += change
+    if entries[entry].is_marked == 0:
+        head = entries[entries.shape[0] - 1]
+        entries[entry].is_marked = 1
+        entries[entry].marked = head.marked
+        head.marked = entry
+
+
+@compiled
+def note_cached(sim: Any, worker: int, key: int, stride: int, number: int) -> None:
+    """Take in that `number` prompt blocks were cached, with keys from `key` in steps of `stride`."""
+    for i in range(number):
+        note(sim.index[worker], sim.index_buckets[worker], key + i * stride, ONE)
+
+
+@compiled
+def note_taking(sim: Any, worker: int, number: int) -> None:
+    """Take in that `number` blocks of the pool of `worker` will be taken now, and idle ones evicted for it."""
+    if not is_used(sim):
+        return
+    copies = sim.copies[worker]
+    copy = int(copies[copies.shape[0] - 1].newer)
+    for _ in range(number - sim.workers[worker].free):
+        if copies[copy].key < GENERATED:
+            note(sim.index[worker], sim.index_buckets[worker], copies[copy].key, -ONE)
+        copy = int(copies[copy].newer)
+
+
+@compiled
+def publish(sim: Any, row: int) -> None:
+    """Publish the events of a pool: a worker's device has its number, its host memory that behind all workers."""
+    if not is_used(sim):
+        return
+    entries, table = sim.index[row], sim.index_buckets[row]
+    head = entries[entries.shape[0] - 1]
+    while head.marked != NONE:
+        entry = int(head.marked)
+        head.marked = entries[entry].marked
+        entries[entry].is_marked = 0
+        entries[entry].published = entries[entry].copies
+        if entries[entry].copies == 0:
+            buckets.unlink(entries, table, entry)
+            entries[entry].next = head.next
+            head.next = entry
+
+
+@compiled
+def _is_published(sim: Any, row: int, key: int) -> bool:
+    entry = buckets.find(sim.index[row], sim.index_buckets[row], key)
+    return bool(entry != NONE and sim.index[row, entry].published > 0)
+
+
+@compiled
+def _key_of(sim: Any, request: int, block: int) -> int:
+    """Return the key of a full block of the prompt of `request`."""
+    static = sim.static[request]
+    low, high = static.key_begin, static.key_end
+    while high - low > 1:
+        middle = (low + high) // 2
+        if sim.keys[middle].begin <= block:
+            low = middle
+        else:
+            high = middle
+    run = sim.keys[low]
+    return int(static.space + run.first + (block - run.begin) * sim.config[0].key_stride)
+
+
+@compiled
+def _on_device(sim: Any, worker: int, request: int, blocks: int) -> int:
+    """Return how many leading ones of the `blocks` full prompt blocks of `request` the device of `worker` has."""
+    low, high = ZERO, blocks
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _is_published(sim, worker, _key_of(sim, request, middle - 1)):
+            low = middle
+        else:
+            high = middle - 1
+    return int(low)
+
+
+@compiled
+def _on_host(sim: Any, worker: int, request: int, begin: int, blocks: int) -> int:
+    """Return how many full prompt blocks from `begin` on, one after the other, the host memory of `worker` has."""
+    if sim.config[sim.workers[worker].role].host == 0:
+        return 0
+    block = begin
+    while block < blocks and _is_published(sim, sim.workers.shape[0] + worker, _key_of(sim, request, block)):
+        block += 1
+    return int(block - begin)
+
+
+# Load -------------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _assigned(sim: Any, worker: int) -> int:
+    """Return the tokens, of prompts and of output, that the requests of `worker` have."""
+    return int(sim.workers[worker].assigned + sim.workers[worker].decode_tokens)
+
+
+@compiled
+def assign(sim: Any, worker: int, request: int, device: int, host: int) -> None:
+    """Count `request` among those of `worker`, which was told to have so much of its prompt; it has not begun."""
+    record, ticket = sim.workers[worker], sim.tickets[request]
+    size = sim.config[0].block_size
+    ticket.overlap = (device + host) * size
+    ticket.is_assigned = 1
+    ticket.missing = sim.static[request].input - device * size
+    ticket.restorable = host * size
+    record.assigned += sim.static[request].input
+    record.missing += ticket.missing
+    record.restorable += ticket.restorable
+
+
+@compiled
+def begin(sim: Any, worker: int, request: int) -> None:
+    """Take in that `request` was admitted for the first time, or that it never will be."""
+    record, ticket = sim.workers[worker], sim.tickets[request]
+    record.missing -= ticket.missing
+    record.restorable -= ticket.restorable
+    ticket.missing = 0
+    ticket.restorable = 0
+
+
+@compiled
+def leave(sim: Any, worker: int, request: int) -> None:
+    """Take in that `worker` has done with `request`; told twice, it counts once."""
+    record, ticket = sim.workers[worker], sim.tickets[request]
+    if ticket.is_assigned == 0:
+        return
+    ticket.is_assigned = 0
+    begin(sim, worker, request)
+    record.assigned -= sim.static[request].input
+    if sim.config[record.role].role != _PREFILL:
+        # A prefill worker's one token was never counted.
+        record.assigned -= sim.live[request].generated
+
+
+# The choice -------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def choose(sim: Any, role: int, request: int) -> int:
+    """Return the worker of `role` where `request` costs least, and count it there.
+
+    In blocks, with `device` and `host` the leading blocks of its prompt published on the device and, behind those, in
+    host memory, the cost of a worker is ::
+
+        overlap_score_weight · (prompt − device − host_cache_hit_weight · host + the same of what has not begun there)
+          + prompts and output of all requests that it has
+
+    The least cost wins, then the least of the last term, then the first worker. No pass may be cut short by it: the
+    caller has let every pass of these workers that has ended count.
+    """
+    config = sim.config[role]
+    prompt = sim.static[request].input
+    size = config.block_size
+    best, best_cost, best_load, best_device, best_host = NONE, 0.0, ZERO, ZERO, ZERO
+    for worker in range(config.first_worker, config.first_worker + config.workers):
+        record = sim.workers[worker]
+        device = _on_device(sim, worker, request, prompt // size)
+        host = _on_host(sim, worker, request, device, prompt // size)
+        missing = float(prompt - device * size + record.missing)
+        restorable = float(host * size + record.restorable)
+        load = _assigned(sim, worker)
+        cost = config.overlap_score_weight * (missing - config.host_cache_hit_weight * restorable) + float(load)
+        if best == NONE or cost < best_cost or (cost == best_cost and load < best_load):
+            best, best_cost, best_load, best_device, best_host = worker, cost, load, device, host
+    assign(sim, best, request, best_device, best_host)
+    return int(best)

@@ -1,0 +1,53 @@
+"""The KV router beside a naive one, which asks every worker for every block anew: placements and all that follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import event, given
+from hypothesis import strategies as st
+from ledgers import columns, naively_observed, observed
+from naive import naive_replay
+from playproof_kernel import Backend, DeploymentSpec, LoadSpec, simulate
+from playproof_spec.certificate import prove
+from playproof_spec.graph import Graph
+from strategies import (
+    canceled,
+    deployments,
+    disaggregated,
+    graphs,
+    hosted_deployments,
+    hosted_pairs,
+    loads,
+    routers,
+    sglang_deployments,
+)
+
+every_vllm = deployments | hosted_deployments | disaggregated([Backend.VLLM]) | hosted_pairs()
+
+
+def check(data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
+    load = data.draw(canceled(graph, load))
+    expected = naively_observed(naive_replay(graph, deployment, load))
+    ledger = simulate(prove(graph), deployment, load)
+    assert observed(ledger) == expected
+    assert columns(ledger) == columns(simulate(prove(graph), deployment, replace(load, macro_steps=False)))
+    in_turn = simulate(prove(graph), replace(deployment, router=None), load)
+    event(f"elsewhere than in turn: {ledger.worker.tolist() != in_turn.worker.tolist()}")
+    event(f"knew of a prefix: {max(expected['overlap']) > 0}")
+
+
+@st.composite
+def several(draw: st.DrawFn, drawn: st.SearchStrategy[DeploymentSpec]) -> DeploymentSpec:
+    """Draw a deployment with a KV router and something to choose from."""
+    deployment = replace(draw(drawn), workers=draw(st.integers(2, 4)), router=draw(routers))
+    if deployment.decode is None:
+        return deployment
+    return replace(deployment, decode=replace(deployment.decode, workers=draw(st.integers(2, 4))))
+
+
+@given(data=st.data(), graph=graphs(max_plays=6, max_nodes=8), deployment=several(every_vllm), load=loads)
+def test_equals_the_naive_router(
+    data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec
+) -> None:
+    check(data, graph, deployment, load)
