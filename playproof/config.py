@@ -30,10 +30,12 @@ from playproof.deployment import (
     FixedTiming,
     HostOffload,
     InvalidDeployment,
+    KvRouter,
     Load,
     PolynomialTiming,
     PrefillRole,
     Profile,
+    RoundRobin,
     Speculation,
     Transfer,
     bandwidth_without_bytes,
@@ -60,8 +62,10 @@ from playproof.fields import (
     Seconds,
     Seed,
     Sequences,
+    Share,
     SomeSeconds,
     Speedup,
+    Weight,
     Workers,
     as_written,
     check,
@@ -209,6 +213,9 @@ class _KvTransfer(_Section, frozen=True, kw_only=True):
 
 class _Router(_Section, frozen=True, kw_only=True):
     policy: str = "round_robin"
+    # Of the KV router alone.
+    overlap_score_weight: Weight | None = None
+    host_cache_hit_weight: Share | None = None
 
 
 class _Speculation(_Section, frozen=True, kw_only=True):
@@ -246,9 +253,17 @@ _BLOCK_SIZES = {"vllm": 64, "sglang": 1}
 # Sessions that are open at once under `type: concurrency` where the file does not say.
 DEFAULT_CONCURRENCY = 10
 
+# What belongs to `policy: kv_router`.
+_KV_ROUTER = ("overlap_score_weight", "host_cache_hit_weight")
+
 # Keys that other tools or later versions know: refused by name, with what they would bring.
 _LATER: Mapping[str, str] = {
     **{f"{worker}.kv_cache.g3_offload": "G3 offload is not supported" for worker in _WORKERS},
+    # What other releases of the router know.
+    "engine.router.prefill_load_scale": "prefill_load_scale is not supported: here it is overlap_score_weight",
+    "engine.router.overlap_score_credit": "overlap_score_credit is not supported: what the device has counts whole",
+    "engine.router.disk_cache_hit_weight": "disk_cache_hit_weight is not supported: there is no disk tier",
+    "engine.router.router_temperature": "router_temperature is not supported: the least cost always wins",
 }
 
 _SHARED = {"cluster_shared": "a host pool that workers share is not supported"}
@@ -262,7 +277,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "engine.mode": (tuple(_OF_MODE), {}),
     "engine.speculation.kind": (("ngram",), {}),
     "engine.backend": (tuple(_BLOCK_SIZES), {}),
-    "engine.router.policy": (("round_robin",), {"kv_router": "the KV-aware router is not supported"}),
+    "engine.router.policy": (("round_robin", "kv_router"), {}),
     "engine.kv_transfer.timing_mode": (("destination_missing", "full_prompt"), {}),
     **{f"{worker}.kv_cache.capacity.type": (("fixed",), {}) for worker in _WORKERS},
     **{f"{worker}.kv_cache.host_offload.scope": (("dp_rank_local",), _SHARED) for worker in _WORKERS},
@@ -421,6 +436,7 @@ def _deployment(engine: _Engine) -> AnyDeployment:
             acceptance_rates=engine.speculation.acceptance_rates,
             seed=engine.speculation.seed,
         ),
+        "router": _router(engine.router),
         "model": engine.model,
         "hardware": engine.hardware,
     }
@@ -440,6 +456,12 @@ def _deployment(engine: _Engine) -> AnyDeployment:
         ),
         **common,
     )
+
+
+def _router(router: _Router) -> RoundRobin | KvRouter:
+    if router.policy == "round_robin":
+        return RoundRobin()
+    return KvRouter(**{name: value for name in _KV_ROUTER if (value := getattr(router, name)) is not None})
 
 
 def _host_offload(cache: _KvCache) -> HostOffload | None:
@@ -708,6 +730,12 @@ class _Reader:
             hosts = [f"{path}.workers.{role}.kv_cache.host_offload" for role, _ in _hosted(section.workers)]
             for problem in unusable_speculation(self._where(f"{path}.speculation"), section.backend, hosts):
                 self._told(problem)
+        elif isinstance(section, _Router) and section.policy == "round_robin":
+            for name in _KV_ROUTER:
+                if getattr(section, name) is not None:
+                    message, field = f"{name} belongs to policy: kv_router", f"{path}.{name}"
+                    found, hint = f"{getattr(section, name)} with policy: round_robin", "Set the policy, or remove it."
+                    self.add("config-combination", message, field, found=found, wanted="policy: kv_router", hint=hint)
         elif isinstance(section, _Speculation):
             self._told(seed_too_long(self._where(f"{path}.seed"), section.seed))
         elif isinstance(section, _Parallelism) and section.attention_data != 1:

@@ -439,6 +439,8 @@ def _as_finite(ledger: ControlledLedger) -> Ledger:
         source_released_ns=since(rows.released),
         worker=rows.worker.astype(np.int32),
         decode_worker=rows.decode_worker.astype(np.int32),
+        route_overlap=rows.overlap.copy(),
+        decode_route_overlap=rows.decode_overlap.copy(),
         admissions=rows.admissions.astype(np.int32),
         admission_node=np.searchsorted(rows.serial, admissions.request).astype(np.int32),
         admission_at_ns=since(admissions["at"]),

@@ -31,8 +31,10 @@ from playproof.fields import (
     Seconds,
     Seed,
     Sequences,
+    Share,
     SomeSeconds,
     Speedup,
+    Weight,
     Workers,
     check,
 )
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         HostSpec,
         LoadSpec,
         ProfileSpec,
+        RouterSpec,
         SpeculationSpec,
         Timing,
         WorkerSpec,
@@ -215,7 +218,7 @@ class HostOffload(_Checked, frozen=True, kw_only=True):
 
 
 class RoleWorkers(_Checked, frozen=True, kw_only=True):
-    """Workers, all alike, behind a round-robin router: what the aggregated deployment and each role have in common.
+    """Workers, all alike, behind a router: what the aggregated deployment and each role have in common.
 
     :class:`Deployment` says what each field means.
     """
@@ -317,8 +320,45 @@ def _speculating(speculation: Speculation | None) -> SpeculationSpec | None:
     return None if speculation is None else speculation.to_spec()
 
 
+class RoundRobin(_Checked, frozen=True, kw_only=True, tag="round_robin", tag_field="policy"):
+    """Requests go to the workers of a role in turn."""
+
+    def to_spec(self) -> RouterSpec | None:
+        """Return the kernel's form."""
+        return None
+
+
+class KvRouter(_Checked, frozen=True, kw_only=True, tag="kv_router", tag_field="policy"):
+    """A request goes where it costs least, by what each worker has told of its caches and by its load.
+
+    The cost stands in docs/routing.md. Each role has a router of its own.
+
+    Attributes
+    ----------
+    overlap_score_weight : float
+        What a block of prompt that has to be computed, or moved, costs beside a block that is merely held; 0 leaves
+        caches out of it.
+    host_cache_hit_weight : float
+        The part of that which a block saves when host memory has it, 0 to 1; on the device it saves all.
+
+    Raises
+    ------
+    InvalidDeployment
+        When a field is out of range or of the wrong type.
+    """
+
+    overlap_score_weight: Weight = 1.0
+    host_cache_hit_weight: Share = 0.75
+
+    def to_spec(self) -> RouterSpec | None:
+        """Return the kernel's form."""
+        from playproof_kernel.deployment import RouterSpec
+
+        return RouterSpec(self.overlap_score_weight, self.host_cache_hit_weight)
+
+
 class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_field="mode"):
-    """Aggregated workers, all alike, behind a round-robin router. For prefill/decode see :class:`Disaggregated`.
+    """Aggregated workers, all alike, behind a router. For prefill/decode see :class:`Disaggregated`.
 
     Attributes
     ----------
@@ -342,6 +382,7 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
         Tokens of prompt and output that a request may have; "max" sets no limit.
     speculation : Speculation or None
         vLLM only.
+    router : RoundRobin or KvRouter
     timing : FixedTiming or PolynomialTiming
     host_offload : HostOffload or None
         Host memory behind each worker's pool: vLLM with prefix caching only.
@@ -363,6 +404,7 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
     backend: BackendName = "vllm"
     context_length: ContextLength = "max"
     speculation: Speculation | None = None
+    router: RoundRobin | KvRouter = RoundRobin()
     model: str | None = None
     hardware: str | None = None
 
@@ -400,6 +442,7 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
             worker=worker,
             context_length=self.context_tokens,
             speculation=_speculating(self.speculation),
+            router=self.router.to_spec(),
         )
 
 
@@ -451,7 +494,7 @@ class Transfer(_Checked, frozen=True, kw_only=True):
 
 
 class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", tag_field="mode"):
-    """Prefill workers and decode workers, each role behind a round-robin router of its own.
+    """Prefill workers and decode workers, each role behind a router of its own.
 
     Attributes
     ----------
@@ -466,6 +509,8 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
         Tokens of prompt and output that a request may have; "max" sets no limit.
     speculation : Speculation or None
         Of the decode role; vLLM only.
+    router : RoundRobin or KvRouter
+        Of each role.
     model, hardware : str or None
         Labels that reports repeat; they change nothing.
 
@@ -487,6 +532,7 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
     transfer: Transfer = Transfer()
     context_length: ContextLength = "max"
     speculation: Speculation | None = None
+    router: RoundRobin | KvRouter = RoundRobin()
     model: str | None = None
     hardware: str | None = None
 
@@ -538,6 +584,7 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
             context_length=self.context_tokens,
             decode=DecodeSpec(self.decode.workers, self.decode._worker_spec(self.backend), transfer),
             speculation=_speculating(self.speculation),
+            router=self.router.to_spec(),
         )
 
 

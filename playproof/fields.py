@@ -26,6 +26,7 @@ SPEEDUP_MIN, SPEEDUP_MAX = 1e-6, 1e6
 BANDWIDTH_MIN, BANDWIDTH_MAX = 1e-6, 1e6
 MAX_SEED = 2**64 - 1
 MAX_DRAFTS = 16
+MAX_WEIGHT = 1e6
 # A thousand days; far from the end of the clock.
 MAX_SECONDS = 86_400_000.0
 
@@ -56,6 +57,8 @@ Seed = Annotated[int, Meta(ge=0, description=f"a whole number from 0 to {MAX_SEE
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS, description=f"seconds from 0 to {MAX_SECONDS:.0f}")]
 SomeSeconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS, description=f"seconds above 0, up to {MAX_SECONDS:.0f}")]
 Conservativeness = Annotated[float, Meta(gt=0, le=1000, description="a number above 0, up to 1000")]
+Weight = Annotated[float, Meta(ge=0, le=MAX_WEIGHT, description=f"a number from 0 to {MAX_WEIGHT:g}")]
+Share = Annotated[float, Meta(ge=0, le=1, description="a number from 0 to 1")]
 ContextLength = Positive | Literal["max"]
 
 _PLAIN = {bool: "true or false", str: "text", int: "a whole number", float: "a number", list: "a list"}

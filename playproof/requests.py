@@ -42,6 +42,8 @@ REQUEST_DTYPE = np.dtype(
         ("lane", np.int32),
         ("prefill_worker_idx", np.int32),
         ("decode_worker_idx", np.int32),
+        ("prefill_route_overlap_tokens", np.int64),
+        ("decode_route_overlap_tokens", np.int64),
         ("terminal_status", "U9"),
         ("input_length", np.int64),
         ("output_length", np.int64),
@@ -64,7 +66,12 @@ REQUEST_DTYPE = np.dtype(
     ]
 )
 # Columns in which -1 stands for none.
-MAY_BE_NONE = frozenset({"lane", "prefill_worker_idx", "decode_worker_idx"})
+MAY_BE_NONE = frozenset(
+    {
+        "lane",
+        *("prefill_worker_idx", "decode_worker_idx", "prefill_route_overlap_tokens", "decode_route_overlap_tokens"),
+    }
+)
 
 
 def to_ms(times_ns: Int64) -> Float64:
@@ -162,6 +169,9 @@ class RequestColumns:
         # An aggregated worker does both parts; it is named where the answer comes from.
         rows["prefill_worker_idx"] = ledger.worker[node] if self._disaggregated else -1
         rows["decode_worker_idx"] = ledger.decode_worker[node] if self._disaggregated else ledger.worker[node]
+        rows["prefill_route_overlap_tokens"] = ledger.route_overlap[node] if self._disaggregated else -1
+        decode_overlap = ledger.decode_route_overlap if self._disaggregated else ledger.route_overlap
+        rows["decode_route_overlap_tokens"] = decode_overlap[node]
         rows["terminal_status"] = [TERMINAL_STATUS.get(RequestState(i), "") for i in self.state.tolist()]
         rows["input_length"] = graph.input_length[node]
         rows["output_length"] = self.output

@@ -179,6 +179,8 @@ WORKER = np.dtype(
         ("passes_before", np.int64),  # passes run when the barrier opened
         ("prefill_before", np.int64),  # `prefill_tokens` before the latest pass
         # The KV router
+        ("published", np.int64),  # how often it told of its caches
+        ("ghosts", np.int64),  # SGLang: stretches of pages evicted since then
         ("assigned", np.int64),  # tokens of its requests, less all of `decode_tokens`
         ("missing", np.int64),  # the sums of its requests' tickets
         ("restorable", np.int64),
@@ -211,6 +213,9 @@ BRANCH = np.dtype(
         ("tick", np.int64),
         ("next", np.int64),  # link in a hash bucket or in the free list
         ("place", np.int64),  # in the heap of unlocked leaves
+        # The KV router
+        ("grown", np.int64),  # how often the worker had published when pages were added last
+        ("shown", np.int64),  # end of the pages that had been published then
     ],
     align=True,
 )
@@ -492,8 +497,9 @@ class Sim(NamedTuple):
         Requests with a block table.
     found : Int64, shape (longest table,)
         Scratch: the copies of the last prefix lookup.
-    tree : records, shape (W, capacity); leaves : Int64, shape (W, capacity); branches : Int64, shape (W, power of two)
-        Radix trees: nodes, heaps of unlocked leaves, hash buckets. They grow between slices of the run.
+    tree : records, shape (W, capacity), or (2W, capacity) with the KV router; leaves : Int64, shape (W, capacity); branches : Int64, shape (W, power of two)
+        Radix trees: nodes, heaps of unlocked leaves, hash buckets. They grow between slices of the run. The second
+        half of `tree` holds the workers' ghosts.
     part : Int64, shape (W, 3)
         Scratch: the prefill part of the pass being scheduled.
     heap, transfers : shape (nodes,)

@@ -56,7 +56,6 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
     else:
         vllm.apply_passes(sim, worker, number)
     router.publish(sim, worker)
-    router.publish(sim, sim.workers.shape[0] + worker)
 
 
 @compiled

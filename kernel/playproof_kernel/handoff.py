@@ -21,7 +21,7 @@ from typing import Any
 
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
-from playproof_kernel import engines, instances, offload, queues, requests, router, tables, timers
+from playproof_kernel import engines, instances, offload, queues, radix, requests, router, tables, timers
 from playproof_kernel.arrays import NONE, PENDING, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, constant
@@ -86,10 +86,10 @@ def _queue(sim: Any, request: int, action: int) -> None:
 def room(sim: Any) -> bool:
     """Whether the block tables and radix trees can take one more action or pass end; makes room if it can."""
     if sim.config[0].backend == _SGLANG:
+        enough = True
         for worker in range(sim.workers.shape[0]):
-            if sim.workers[worker].tree_live + TREE_ROOM > sim.tree.shape[1]:
-                return False
-        return True
+            enough = enough and radix.has_room(sim, worker, TREE_ROOM)
+        return enough
     return tables.room_for_one(sim)
 
 

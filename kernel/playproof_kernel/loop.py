@@ -126,7 +126,7 @@ def _room(sim: Any, worker: int) -> int:
     if 2 * (run.gaps + (passes.MAX_VARYING_PASSES + sequences) * sim.workers.shape[0]) > sim.gaps.shape[0]:
         return _LOGS
     if sim.config[0].backend == _SGLANG:
-        return _DONE if sim.workers[worker].tree_live + radix.room(sequences) <= sim.tree.shape[1] else _TREE
+        return _DONE if radix.has_room(sim, worker, radix.room(sequences)) else _TREE
     return _DONE if tables.reserve_room(sim, worker) else _ARENA
 
 

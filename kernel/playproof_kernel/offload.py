@@ -136,7 +136,6 @@ def end_copies(sim: Any, worker: int, now: int) -> bool:
     if any_ended:
         _wake(sim, worker)
         router.publish(sim, worker)
-        router.publish(sim, sim.workers.shape[0] + worker)
     return any_ended
 
 

@@ -17,6 +17,11 @@ starts from and the nodes that it covers; what either cuts off a node is stamped
 the clock ticks by two, and what was cut off gets the odd stamp before. Unlocked leaves stand in a heap by stamp. No two
 of them have the same one: even stamps of one tick lie on one path, and a tick cuts one node at most.
 
+**What has been published.** A worker tells the KV router of its tree when a pass or a transfer ends, and counts how
+often it did. A node notes that count, and where it ended, when pages are added to it: what was added since the last
+telling is not known yet. What was evicted since is a *ghost*, a stretch of pages without a node that is still believed
+to be there. Telling forgets the ghosts, and touches no node.
+
 `tests/properties/test_radix.py` runs this tree beside a naive one.
 """
 
@@ -38,6 +43,17 @@ def room(sequences: int) -> int:
     return 4 * sequences + 8
 
 
+@compiled
+def has_room(sim: Any, worker: int, number: int) -> bool:
+    """Whether the tree of `worker` can take `number` more nodes, and evict all of them."""
+    record = sim.workers[worker]
+    wanted = record.tree_live + number
+    if sim.config[0].router != 0:
+        # As many evictions, whole nodes or in part, may leave a ghost each; so may all nodes.
+        wanted += record.ghosts + number
+    return bool(wanted <= sim.tree.shape[1])
+
+
 class Tree(NamedTuple):
     """Views of one worker's part of `Sim`, and of what its keys are made of.
 
@@ -48,6 +64,8 @@ class Tree(NamedTuple):
         Heap of unlocked leaves by stamp.
     worker : records, shape (1,)
         The worker's own record: counters, clock, free list of nodes.
+    ghosts : records, shape (capacity,)
+        With the KV router; a node's record with the fields that name pages. Without it, the nodes once more.
     static, keys, config : records, read only
     """
 
@@ -55,6 +73,7 @@ class Tree(NamedTuple):
     buckets: Any
     leaves: Any
     worker: Any
+    ghosts: Any
     static: Any
     keys: Any
     config: Any
@@ -68,6 +87,7 @@ def tree_of(sim: Any, worker: int) -> Tree:
         sim.branches[worker],
         sim.leaves[worker],
         sim.workers[worker : worker + 1],
+        sim.tree[worker + sim.config[0].router * sim.workers.shape[0]],
         sim.static,
         sim.keys,
         sim.config,
@@ -84,7 +104,11 @@ def key_at(tree: Any, request: int, page: int) -> int:
 @compiled
 def _owned_key(tree: Any, node: int, page: int) -> int:
     """Return the key of page `page` of the request that owns `node`."""
-    entry = tree.nodes[node]
+    return _named_key(tree, tree.nodes[node], page)
+
+
+@compiled
+def _named_key(tree: Any, entry: Any, page: int) -> int:
     return _page_key(tree, entry.owner, entry.space, entry.serial, page)
 
 
@@ -232,6 +256,9 @@ def _split(tree: Any, node: int, page: int) -> int:
     new.serial = old.serial
     new.children = 1
     new.locks = old.locks
+    new.grown = old.grown
+    new.shown = min(old.shown, page)
+    old.shown = max(old.shown, page)
     new.tick = tree.worker[0].tick
     _stamp(tree, node, new.tick - 1)
     buckets.unlink(tree.nodes, tree.buckets, node)
@@ -357,6 +384,8 @@ def _hang(tree: Any, parent: int, request: int, begin: int, end: int) -> int:
     new = _new_node(tree, parent, begin, end)
     _own(tree, new, request)
     tree.nodes[new].tick = record.tick
+    tree.nodes[new].grown = record.published
+    tree.nodes[new].shown = begin
     tree.nodes[parent].children += 1
     _link(tree, new, key_at(tree, request, begin))
     record.idle += end - begin
@@ -388,6 +417,9 @@ def insert(tree: Any, request: int, start: int, begin: int, end: int) -> int:
         if at != ROOT and entry.children == 0 and (entry.locks == 0 or (at == start and entry.locks == 1)):
             # All pages before are the same, so the whole node may as well be this request's.
             _own(tree, at, request)
+            if entry.grown != record.published:
+                entry.grown = record.published
+                entry.shown = entry.end
             entry.end = end
             if entry.locks == 0:
                 record.idle += end - depth
@@ -416,6 +448,58 @@ def lock_below(tree: Any, node: int, above: int) -> None:
 
 
 @compiled
+def _shown(tree: Any, entry: Any) -> int:
+    """Return the end of the published pages of a node."""
+    return int(entry.shown if entry.grown == tree.worker[0].published else entry.end)
+
+
+@compiled
+def _note_ghost(tree: Any, node: int, begin: int) -> None:
+    """Take note that the pages of `node` from `begin` on will be evicted, as far as they have been published."""
+    record, entry = tree.worker[0], tree.nodes[node]
+    end = _shown(tree, entry)
+    if end > begin:
+        ghost = tree.ghosts[record.ghosts]
+        ghost.owner = entry.owner
+        ghost.space = entry.space
+        ghost.serial = entry.serial
+        ghost.begin = begin
+        ghost.end = end
+        record.ghosts += 1
+    if entry.shown > begin:
+        entry.shown = begin
+
+
+@compiled
+def published_prefix(tree: Any, request: int, most: int) -> int:
+    """Return how many leading pages of `request`, at most `most`, the worker had when it last told of its tree."""
+    depth = 0
+    while depth < most:
+        child = _child(tree, key_at(tree, request, depth))
+        if child == NONE:
+            break
+        shown = _shown(tree, tree.nodes[child])
+        depth = min(_common(tree, request, child, most), max(shown, depth))
+        if depth < tree.nodes[child].end:
+            break
+    for i in range(tree.worker[0].ghosts):
+        ghost = tree.ghosts[i]
+        high = min(ghost.end, most)
+        low = max(ghost.begin, depth)
+        # One that agrees on a page agrees on all before it.
+        if low < high and key_at(tree, request, low) == _named_key(tree, ghost, low):
+            low += 1
+            while low < high:
+                middle = (low + high + 1) // 2
+                if key_at(tree, request, middle - 1) == _named_key(tree, ghost, middle - 1):
+                    low = middle
+                else:
+                    high = middle - 1
+            depth = low
+    return int(depth)
+
+
+@compiled
 def evict(tree: Any, pages: int) -> None:
     """Free `pages` evictable pages, from the end of the leaf with the oldest stamp."""
     record = tree.worker[0]
@@ -425,6 +509,8 @@ def evict(tree: Any, pages: int) -> None:
     while pages > 0:
         victim = tree.leaves[0]
         entry = tree.nodes[victim]
+        if tree.config[0].router != 0:
+            _note_ghost(tree, victim, max(entry.end - pages, entry.begin))
         if entry.end - entry.begin > pages:
             entry.end -= pages
             return

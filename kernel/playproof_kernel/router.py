@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_kernel import buckets
+from playproof_kernel import buckets, radix
 from playproof_kernel.arrays import NONE
 from playproof_kernel.blocks import GENERATED
-from playproof_kernel.deployment import Role
+from playproof_kernel.deployment import Backend, Role
 from playproof_kernel.jit import ONE, ZERO, compiled, constant
 
 _PREFILL = constant(Role.PREFILL)
+_SGLANG = constant(Backend.SGLANG)
 
 
 @compiled
@@ -97,10 +98,18 @@ def note_taking(sim: Any, worker: int, number: int) -> None:
 
 
 @compiled
-def publish(sim: Any, row: int) -> None:
-    """Publish the events of a pool: a worker's device has its number, its host memory that behind all workers."""
-    if not is_used(sim):
-        return
+def publish(sim: Any, worker: int) -> None:
+    """Publish the events of `worker`, those of its device and of its host memory."""
+    if is_used(sim):
+        record = sim.workers[worker]
+        record.published += 1
+        record.ghosts = 0
+        _publish_pool(sim, worker)
+        _publish_pool(sim, sim.workers.shape[0] + worker)
+
+
+@compiled
+def _publish_pool(sim: Any, row: int) -> None:
     entries, table = sim.index[row], sim.index_buckets[row]
     head = entries[entries.shape[0] - 1]
     while head.marked != NONE:
@@ -138,6 +147,8 @@ def _key_of(sim: Any, request: int, block: int) -> int:
 @compiled
 def _on_device(sim: Any, worker: int, request: int, blocks: int) -> int:
     """Return how many leading ones of the `blocks` full prompt blocks of `request` the device of `worker` has."""
+    if sim.config[0].backend == _SGLANG:
+        return radix.published_prefix(radix.tree_of(sim, worker), request, blocks)
     low, high = ZERO, blocks
     while low < high:
         middle = (low + high + 1) // 2

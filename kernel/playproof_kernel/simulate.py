@@ -206,7 +206,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         spare=np.zeros(arena, np.int64),
         holders=np.zeros(rows, np.int64),
         found=np.zeros(longest + 1, np.int64),
-        tree=_new_trees(workers, capacity),
+        tree=_new_trees(workers * (1 + int(config[0].router)), capacity),
         leaves=np.zeros((workers, capacity), np.int64),
         branches=_new_branches(workers, capacity),
         part=np.zeros((workers, 3), np.int64),
@@ -464,8 +464,8 @@ def _with_larger_logs(sim: Sim) -> Sim:
 
 def _with_larger_trees(sim: Sim) -> Sim:
     """Double the trees' capacity, and enter their nodes into hash tables of twice the size."""
-    workers, capacity = sim.tree.shape
-    tree = records((workers, 2 * capacity), BRANCH)
+    workers, capacity = sim.leaves.shape
+    tree = records((len(sim.tree), 2 * capacity), BRANCH)
     tree[:, :capacity] = sim.tree
     leaves = np.zeros((workers, 2 * capacity), np.int64)
     leaves[:, :capacity] = sim.leaves

@@ -33,6 +33,11 @@ def evictable_on_path(tree: Tree, pages: int, node: int) -> int:
 
 
 @compiled_entry
+def published_prefix(tree: Tree, request: int, most: int) -> int:
+    return radix.published_prefix(tree, request, most)
+
+
+@compiled_entry
 def insert_and_lock(tree: Tree, request: int, start: int, begin: int, end: int) -> int:
     node = radix.insert(tree, request, start, begin, end)
     radix.lock_below(tree, node, start)
@@ -68,13 +73,14 @@ def new_tree(prompts: list[list[int]]) -> Tree:
     keys, config, worker = records(len(runs), KEYS), records(1, CONFIG), records(1, WORKER)
     for at, (first, count, begin) in enumerate(runs):
         keys[at].first, keys[at].count, keys[at].begin = first, count, begin
-    config.block_size = config.key_stride = 1
+    config.block_size = config.key_stride = config.router = 1
     worker.free = PAGES
     worker.tree_used = worker.tree_live = 1
     worker.tree_spare = NONE
     nodes = records(CAPACITY, BRANCH)
     nodes[0].place = NONE
-    return Tree(nodes, np.full(16, NONE, np.int64), np.zeros(CAPACITY, np.int64), worker, static, keys, config)
+    ghosts, leaves = records(CAPACITY, BRANCH), np.zeros(CAPACITY, np.int64)
+    return Tree(nodes, np.full(16, NONE, np.int64), leaves, worker, ghosts, static, keys, config)
 
 
 class Holder:
@@ -93,6 +99,7 @@ class TreeBesideNaive(RuleBasedStateMachine):
         self.tree = new_tree(prompts)
         self.naive = NaiveTree(PAGES)
         self.holders: list[Holder] = []
+        self.told: set[object] = set()
 
     def pages(self, request: int, count: int) -> list[object]:
         return [tuple(self.prompts[request][: page + 1]) for page in range(count)]
@@ -143,6 +150,12 @@ class TreeBesideNaive(RuleBasedStateMachine):
         evict(self.tree, count)
         self.naive.evict(count)
 
+    @rule()
+    def tell(self) -> None:
+        self.tree.worker[0].published += 1
+        self.tree.worker[0].ghosts = 0
+        self.told = {page for branch in self.naive.branches() for page in branch.pages}
+
     @invariant()
     def same_counts(self) -> None:
         worker = self.tree.worker[0]
@@ -158,6 +171,12 @@ class TreeBesideNaive(RuleBasedStateMachine):
         for request, prompt in enumerate(self.prompts):
             count, _ = find_prefix(self.tree, request, len(prompt))
             assert count == self.naive.cached(self.pages(request, len(prompt)))
+
+    @invariant()
+    def same_prefixes_were_told(self) -> None:
+        for request, prompt in enumerate(self.prompts):
+            told = [page in self.told for page in self.pages(request, len(prompt))]
+            assert published_prefix(self.tree, request, len(prompt)) == [*told, False].index(False)
 
 
 TestTreeBesideNaive = TreeBesideNaive.TestCase

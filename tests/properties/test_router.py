@@ -24,6 +24,7 @@ from strategies import (
 )
 
 every_vllm = deployments | hosted_deployments | disaggregated([Backend.VLLM]) | hosted_pairs()
+every_sglang = sglang_deployments | disaggregated([Backend.SGLANG])
 
 
 def check(data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
@@ -47,7 +48,12 @@ def several(draw: st.DrawFn, drawn: st.SearchStrategy[DeploymentSpec]) -> Deploy
 
 
 @given(data=st.data(), graph=graphs(max_plays=6, max_nodes=8), deployment=several(every_vllm), load=loads)
-def test_equals_the_naive_router(
+def test_equals_the_naive_router(data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
+    check(data, graph, deployment, load)
+
+
+@given(data=st.data(), graph=graphs(max_plays=6, max_nodes=8), deployment=several(every_sglang), load=loads)
+def test_equals_the_naive_router_with_trees(
     data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec
 ) -> None:
     check(data, graph, deployment, load)

@@ -33,9 +33,11 @@ from playproof.deployment import (
     FixedTiming,
     HostOffload,
     InvalidDeployment,
+    KvRouter,
     Load,
     PolynomialTiming,
     PrefillRole,
+    RoundRobin,
     Speculation,
     Transfer,
 )
@@ -120,7 +122,27 @@ GUARDS = [
     ("engine.context_length", 0, "config-value"),
     ("engine.context_length", "min", "config-value"),
     ("engine.context_length", True, "config-type"),
-    ("engine.router.policy", "kv_router", "config-unsupported"),
+    ("engine.router.policy", "kv", "config-value"),
+    ("engine.router.overlap_score_weight", 1.0, "config-combination"),
+    ("engine.router.host_cache_hit_weight", 0.75, "config-combination"),
+    *(
+        ("engine.router", {"policy": "kv_router", name: value}, code, name)
+        for name, value, code in (
+            ("overlap_score_weight", -1.0, "config-value"),
+            ("overlap_score_weight", float("nan"), "config-value"),
+            ("overlap_score_weight", float("inf"), "config-value"),
+            ("overlap_score_weight", "heavy", "config-type"),
+            ("overlap_score_weight", True, "config-type"),
+            ("host_cache_hit_weight", 1.5, "config-value"),
+            ("host_cache_hit_weight", -0.1, "config-value"),
+            ("host_cache_hit_weight", [0.5], "config-type"),
+            ("overlap_weight", 1.0, "config-unknown-key"),
+            ("prefill_load_scale", 1.0, "config-unsupported"),
+            ("overlap_score_credit", 1.0, "config-unsupported"),
+            ("disk_cache_hit_weight", 0.25, "config-unsupported"),
+            ("router_temperature", 0.5, "config-unsupported"),
+        )
+    ),
     ("engine.router.policy", "random", "config-value"),
     ("engine.router", "round_robin", "config-type"),
     ("engine.mode", True, "config-type"),
@@ -187,6 +209,32 @@ def test_host_memory_needs_a_cache_that_uses_it(overrides: list[str], code: str,
     )
     (problem,) = refused(text, overrides=[*given, *overrides])
     assert (problem.code, problem.where.field) == (code, field)
+
+
+@pytest.mark.parametrize("text", [DEFAULT_CONFIGURATION, PAIR])
+def test_the_router_is_round_robin_unless_the_file_says_otherwise(text: bytes) -> None:
+    for policy, router in (
+        ("{policy: round_robin}", RoundRobin()),
+        ("{policy: kv_router}", KvRouter(overlap_score_weight=1.0, host_cache_hit_weight=0.75)),
+        ("{policy: kv_router, overlap_score_weight: 2}", KvRouter(overlap_score_weight=2.0)),
+        (
+            "{policy: kv_router, host_cache_hit_weight: 0, router_temperature: null}",
+            KvRouter(host_cache_hit_weight=0.0),
+        ),
+    ):
+        assert parse_configuration(text, overrides=[f"engine.router={policy}"]).deployment.router == router
+    assert parse_configuration(text).deployment.router == RoundRobin()
+
+
+def test_the_library_checks_a_router() -> None:
+    with pytest.raises(InvalidDeployment) as caught:
+        KvRouter(overlap_score_weight=-1.0, host_cache_hit_weight=2.0)
+    assert [problem.where.field for problem in caught.value.findings.items] == [
+        "KvRouter.overlap_score_weight",
+        "KvRouter.host_cache_hit_weight",
+    ]
+    with pytest.raises(InvalidDeployment):
+        Deployment(router="kv_router")  # type: ignore[arg-type]
 
 
 def test_bandwidths_of_a_shared_pool_mean_nothing_to_a_private_one() -> None:

@@ -49,6 +49,9 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     terminal_ms: float
     admissions: list[Admission]
     handoff: Handoff | None = None
+    # Tokens that the KV router knew the worker to have, and the prefill worker; None where it has not placed it.
+    known: int | None = None
+    known_at_prefill: int | None = None
 
 
 class Play(msgspec.Struct, forbid_unknown_fields=True):
@@ -75,7 +78,8 @@ def request_of(row: dict[str, Any]) -> Request:
         Admission(admission["at_ms"], admission["reused_input_tokens"], admission["pool"])
         for admission in row["admission_history"]
     ]
-    assert row["first_admission_g1_reused_input_tokens"] == (history[0].reused if history else 0)
+    reused = row["first_admission_g1_reused_input_tokens"] + row["first_admission_host_reused_input_tokens"]
+    assert reused == (history[0].reused if history else 0)
     assert row["readmission_count"] == len(history) - len({admission.pool for admission in history})
     handoff = {name: row[name] for name in Handoff.__struct_fields__[1:]}
     if row["prefill_worker_idx"] is None:
@@ -90,6 +94,8 @@ def request_of(row: dict[str, Any]) -> Request:
         last_token_ms=row["last_token_ms"],
         terminal_ms=row["terminal_time_ms"],
         admissions=history,
+        known=row["decode_route_overlap_tokens"],
+        known_at_prefill=row["prefill_route_overlap_tokens"],
         handoff=None if row["prefill_worker_idx"] is None else Handoff(row["prefill_worker_idx"], **handoff),
     )
 
