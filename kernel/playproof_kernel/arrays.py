@@ -497,9 +497,9 @@ class Sim(NamedTuple):
         Requests with a block table.
     found : Int64, shape (longest table,)
         Scratch: the copies of the last prefix lookup.
-    tree : records, shape (W, capacity), or (2W, capacity) with the KV router; leaves : Int64, shape (W, capacity); branches : Int64, shape (W, power of two)
-        Radix trees: nodes, heaps of unlocked leaves, hash buckets. They grow between slices of the run. The second
-        half of `tree` holds the workers' ghosts.
+    tree : records, shape (W, capacity); leaves : Int64, shape (W, capacity); branches : Int64, shape (W, power of two)
+        Radix trees: nodes, heaps of unlocked leaves, hash buckets. They grow between slices of the run. With the KV
+        router there are as many rows of `tree` again, for the ghosts.
     part : Int64, shape (W, 3)
         Scratch: the prefill part of the pass being scheduled.
     heap, transfers : shape (nodes,)

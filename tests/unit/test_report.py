@@ -286,6 +286,8 @@ def test_request_lines(report: Report) -> None:
         "destination_reserved_ms": None,
         "destination_activated_ms": None,
         "source_released_ms": None,
+        "prefill_route_overlap_tokens": None,
+        "decode_route_overlap_tokens": None,
     }
     assert (edit["ttft_ms"], edit["e2e_latency_ms"], edit["terminal_status"]) == (None, None, "completed")
     assert edit["first_admission_g1_reused_input_tokens"] == 16
