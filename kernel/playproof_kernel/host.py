@@ -1,4 +1,5 @@
-"""A pool in host memory (G2): which blocks are there or on their way, who is pinned, and who was used last.
+"""A pool in host memory (G2), one worker's or shared by several: which blocks are there or on their way, who is
+pinned, and who was used last.
 
 A block is absent, pending while a store writes it, resident, or pinned while a load reads it. Resident blocks that are
 not pinned stand in one list by their last use, and the oldest are evicted for new ones. The functions take a
@@ -33,8 +34,9 @@ class HostPool(NamedTuple):
     blocks : records of `HOST_BLOCK`, shape (capacity + 1,); states : Int8, shape (capacity,)
     buckets : Int32, shape (power of two,)
     record : records of `HOST`, shape (1,)
-    index : records of `INDEXED`; index_buckets : Int32
-        What the KV router is told of the pool; without the router the index has its last record alone.
+    index, evicted : records of `INDEXED`; index_buckets : Int32
+        What the KV router was told of the pool, and what the worker has yet to tell; without the router the last
+        record of each alone.
     """
 
     blocks: Any
@@ -43,18 +45,21 @@ class HostPool(NamedTuple):
     record: Any
     index: Any
     index_buckets: Any
+    evicted: Any
 
 
 @compiled
 def pool_of(sim: Any, worker: int) -> HostPool:
     """Return the host pool of `worker`."""
+    row, workers = int(sim.hosts[worker].pool), sim.workers.shape[0]
     return HostPool(
-        sim.host_blocks[worker],
-        sim.host_state[worker],
-        sim.host_buckets[worker],
-        sim.hosts[worker : worker + 1],
-        sim.index[sim.workers.shape[0] + worker],
-        sim.index_buckets[sim.workers.shape[0] + worker],
+        sim.host_blocks[row],
+        sim.host_state[row],
+        sim.host_buckets[row],
+        sim.hosts[row : row + 1],
+        sim.index[workers + row],
+        sim.index_buckets[workers + row],
+        sim.index[2 * workers + worker],
     )
 
 
@@ -90,6 +95,7 @@ def _take_out(pool: Any, slot: int) -> None:
 def touch(pool: Any, slot: int) -> None:
     """Make a block the most recent; pending and pinned ones have no place in the order."""
     if pool.states[slot] == _RESIDENT:
+        pool.record[0].epoch += 1
         _take_out(pool, slot)
         _append(pool, slot)
 
@@ -124,12 +130,13 @@ def make_room(pool: Any, wanted: int, kept: int) -> bool:
             buckets.unlink(entries, pool.buckets, slot)
             advance(HOST_BLOCK_TABLE, pool.states, slot, _EVICT)
             if pool.index.shape[0] > 1:
-                router.note(pool.index, pool.index_buckets, entries[slot].key, -ONE)
+                router.log(pool.evicted, entries[slot].key)
             entries[slot].next = record.spare
             record.spare = slot
             record.used -= 1
             record.idle -= 1
             record.evictions += 1
+            record.epoch += 1
             short -= 1
         slot = following
     return True
@@ -147,6 +154,7 @@ def prepare(pool: Any, key: int) -> int:
         slot = int(record.taken)
         record.taken += 1
     record.used += 1
+    record.epoch += 1
     advance(HOST_BLOCK_TABLE, pool.states, slot, _PREPARE)
     entries[slot].key = key
     bucket = buckets.bucket_of(key, pool.buckets.shape[0])
@@ -161,8 +169,9 @@ def arrive(pool: Any, slot: int) -> None:
     advance(HOST_BLOCK_TABLE, pool.states, slot, _DONE)
     _append(pool, slot)
     pool.record[0].idle += 1
+    pool.record[0].epoch += 1
     if pool.index.shape[0] > 1:
-        router.note(pool.index, pool.index_buckets, pool.blocks[slot].key, ONE)
+        router.tell(pool.index, pool.index_buckets, pool.blocks[slot].key, ONE)
 
 
 @compiled
@@ -173,6 +182,7 @@ def pin(pool: Any, slot: int) -> None:
         _take_out(pool, slot)
         advance(HOST_BLOCK_TABLE, pool.states, slot, _PIN)
         pool.record[0].idle -= 1
+        pool.record[0].epoch += 1
     entries[slot].pins += 1
 
 
@@ -185,3 +195,4 @@ def unpin(pool: Any, slot: int) -> None:
         advance(HOST_BLOCK_TABLE, pool.states, slot, _UNPIN)
         _append(pool, slot)
         pool.record[0].idle += 1
+        pool.record[0].epoch += 1

@@ -1,14 +1,16 @@
 """Where a request goes under `kv_router`: to the worker where it costs least, by cached prefix and by load.
 
 **What the router knows of caches** is what KV events have told. A worker's events (a prompt block was cached, a cached
-one was evicted) go out together when one of its passes ends, or a transfer to it or to or from its host memory; what
-its pass under way has done so far, nobody knows. So each pool has an *index* beside it: for every key that it has or
-had, the copies there are and the copies that were published. An event changes the first and marks the entry;
-publishing makes the second equal and drops entries that are gone. Generated blocks match no other request, and have no
-entry.
+one was evicted) go out together when one of its passes ends, or, while it idles, a transfer to it or to or from its
+host memory; what its pass under way has done so far, nobody knows. So each device has an *index* beside it: for every
+key that it has or had, the copies there are and the copies that were published. An event changes the first and marks
+the entry; publishing makes the second equal and drops entries that are gone. A host pool, which workers may share, has
+an index as well: what arrives there is published at once, for that is the end of a transfer; what a worker evicts from
+it while it schedules a pass, when that pass ends. Generated blocks match no other request, and have no entry.
 
-On the device the published blocks of a prompt are always its leading ones: whoever takes a block takes those before it
-with it, and lets go of it before them, so none is evicted before what follows it. The overlap is found by bisection.
+On the device the published blocks of a prompt are its leading ones: whoever takes a block takes those before it with
+it, and lets go of it before them, so none is evicted before what follows it. The overlap is found by bisection. (But
+copies to a shared host pool keep the blocks that they read, so there one block is asked for after the other.)
 
 **What the router knows of load** is its own: which requests it has given to a worker, which of them have begun there,
 and the tokens they have. It is kept in tokens, a block being so many of them.
@@ -67,7 +69,7 @@ def _entry_of(entries: Any, table: Any, key: int) -> int:
 
 @compiled
 def note(entries: Any, table: Any, key: int, change: int) -> None:
-    """Take in that a pool has one copy more (1) or less (-1) of the prompt block `key`; writes its index."""
+    """Take in that a device has one copy more (1) or less (-1) of the prompt block `key`; writes its index."""
     entry = _entry_of(entries, table, key)
     entries[entry].copies += change
     if entries[entry].is_marked == 0:
@@ -98,19 +100,51 @@ def note_taking(sim: Any, worker: int, number: int) -> None:
 
 
 @compiled
-def publish(sim: Any, worker: int) -> None:
-    """Publish the events of `worker`, those of its device and of its host memory."""
-    if is_used(sim):
-        record = sim.workers[worker]
-        record.published += 1
-        record.ghosts = 0
-        _publish_pool(sim, worker)
-        _publish_pool(sim, sim.workers.shape[0] + worker)
+def _drop(entries: Any, table: Any, entry: int) -> None:
+    head = entries[entries.shape[0] - 1]
+    buckets.unlink(entries, table, entry)
+    entries[entry].next = head.next
+    head.next = entry
 
 
 @compiled
-def _publish_pool(sim: Any, row: int) -> None:
-    entries, table = sim.index[row], sim.index_buckets[row]
+def tell(entries: Any, table: Any, key: int, change: int) -> None:
+    """Publish at once that a host pool has one copy more (1) or less (-1) of the prompt block `key`."""
+    entry = _entry_of(entries, table, key)
+    entries[entry].published += change
+    if entries[entry].published == 0:
+        _drop(entries, table, entry)
+
+
+@compiled
+def log(evicted: Any, key: int) -> None:
+    """Take in that a worker evicted `key` from its host pool in a pass; told at its end."""
+    head = evicted[evicted.shape[0] - 1]
+    evicted[head.key].key = key
+    head.key += 1
+
+
+@compiled
+def publish(sim: Any, worker: int) -> None:
+    """Publish the events of `worker`: those of its device, and what it evicted from its host pool."""
+    if not is_used(sim):
+        return
+    record = sim.workers[worker]
+    record.published += 1
+    record.ghosts = 0
+    _publish_device(sim.index[worker], sim.index_buckets[worker])
+    if sim.config[record.role].host != 0:
+        workers = sim.workers.shape[0]
+        pool = workers + int(sim.hosts[worker].pool)
+        evicted = sim.index[2 * workers + worker]
+        head = evicted[evicted.shape[0] - 1]
+        for i in range(head.key):
+            tell(sim.index[pool], sim.index_buckets[pool], evicted[i].key, -ONE)
+        head.key = 0
+
+
+@compiled
+def _publish_device(entries: Any, table: Any) -> None:
     head = entries[entries.shape[0] - 1]
     while head.marked != NONE:
         entry = int(head.marked)
@@ -118,9 +152,7 @@ def _publish_pool(sim: Any, row: int) -> None:
         entries[entry].is_marked = 0
         entries[entry].published = entries[entry].copies
         if entries[entry].copies == 0:
-            buckets.unlink(entries, table, entry)
-            entries[entry].next = head.next
-            head.next = entry
+            _drop(entries, table, entry)
 
 
 @compiled
@@ -149,6 +181,8 @@ def _on_device(sim: Any, worker: int, request: int, blocks: int) -> int:
     """Return how many leading ones of the `blocks` full prompt blocks of `request` the device of `worker` has."""
     if sim.config[0].backend == _SGLANG:
         return radix.published_prefix(radix.tree_of(sim, worker), request, blocks)
+    if sim.config[sim.workers[worker].role].host != 0 and sim.hosts[worker].shared != 0:
+        return _published_run(sim, worker, request, ZERO, blocks)
     low, high = ZERO, blocks
     while low < high:
         middle = (low + high + 1) // 2
@@ -160,14 +194,21 @@ def _on_device(sim: Any, worker: int, request: int, blocks: int) -> int:
 
 
 @compiled
+def _published_run(sim: Any, row: int, request: int, begin: int, blocks: int) -> int:
+    """Return how many full prompt blocks from `begin` on, one after the other, the pool of `row` has."""
+    block = begin
+    while block < blocks and _is_published(sim, row, _key_of(sim, request, block)):
+        block += 1
+    return int(block - begin)
+
+
+@compiled
 def _on_host(sim: Any, worker: int, request: int, begin: int, blocks: int) -> int:
     """Return how many full prompt blocks from `begin` on, one after the other, the host memory of `worker` has."""
     if sim.config[sim.workers[worker].role].host == 0:
         return 0
-    block = begin
-    while block < blocks and _is_published(sim, sim.workers.shape[0] + worker, _key_of(sim, request, block)):
-        block += 1
-    return int(block - begin)
+    row = sim.workers.shape[0] + int(sim.hosts[worker].pool)
+    return _published_run(sim, row, request, begin, blocks)
 
 
 # Load -------------------------------------------------------------------------------------------------------------

@@ -251,8 +251,7 @@ class NaiveWorker:
         self.verified: dict[int, int] = {}  # tokens, drafts included, that it verifies of a request
         self.places: list[int] = []  # copies for tokens that the running pass may give
         self.assigned: dict[int, tuple[int, int]] = {}  # requests that a KV router gave it, with what they lacked
-        self.published: set[object] = set()  # blocks that it has said its device has, and its host memory
-        self.host_published: set[object] = set()
+        self.published: set[object] = set()  # blocks that it has said its device has
         self.end_ns: int | None = None
         self.passes = 0
         self.preemptions = 0
@@ -397,15 +396,15 @@ class NaiveWorker:
         """Blocks that the device has."""
         return {content for content, copies in self.pool.cached.items() if copies}
 
-    def host_residents(self) -> set[object]:
-        """Blocks that its host memory has."""
+    def host_published(self) -> set[object]:
+        """Blocks that its host memory has, as far as has been said."""
         return set()
 
     def publish(self, outcomes: Sequence[tuple[int, str]] = ()) -> None:
         """At the end of a pass, which ended these requests, or of a transfer: tell what there is."""
         for node, _ in outcomes:
             self.assigned.pop(node, None)
-        self.published, self.host_published = self.residents(), self.host_residents()
+        self.published = self.residents()
 
     # What a host tier changes
 

@@ -5,6 +5,7 @@ Written from the documented rules and the reference cases, not from the kernel.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,7 @@ class NaiveHost:
         self.spec = spec
         self.pending: set[object] = set()
         self.pins: dict[object, int] = {}  # of resident blocks
+        self.told: Counter[object] = Counter()  # what a KV router was told of
         self.oldest_first: list[object] = []  # resident blocks that are not pinned
         self.counters = dict.fromkeys(["hits", "misses", "stores", "loads", "evictions", "deferrals", "retries"], 0)
 
@@ -81,6 +83,7 @@ class NaiveHost:
         for key in keys:
             self.pending.remove(key)
             self.pins[key] = 0
+        self.told.update(keys)
         # Blocks of one store are of one age; the end of a prompt goes before its head, as everywhere.
         self.touch(keys[::-1])
 
@@ -124,6 +127,7 @@ class NaiveHostWorker(NaiveWorker):
         self.scheduled: set[int] = set()
         self.fence_ns = 0
         self.tried_ns = -1
+        self.evicted: list[object] = []  # from the host, and a KV router has not been told
 
     def keys(self, node: int) -> list[object]:
         return self.contents(node, self.prompt(node) // self.spec.block_size)
@@ -136,8 +140,13 @@ class NaiveHostWorker(NaiveWorker):
     def in_flight(self, copying: Copying | None) -> bool:
         return copying in self.copyings
 
-    def host_residents(self) -> set[object]:
-        return set(self.host.pins)
+    def host_published(self) -> set[object]:
+        return {key for key in self.host.told if self.host.told[key] > 0}
+
+    def publish(self, outcomes: Sequence[tuple[int, str]] = ()) -> None:
+        super().publish(outcomes)
+        self.host.told.subtract(self.evicted)
+        self.evicted = []
 
     def host_use(self) -> dict[str, int]:
         size = self.host.spec.block_bytes
@@ -221,7 +230,10 @@ class NaiveHostWorker(NaiveWorker):
         copies = [request.table[block] for block in missing]
         if any(copy in self.reading for copy in copies):
             return  # written in this pass, behind the fence: another time
-        if not self.host.make_room(len(missing), keys[begin:end]):
+        before = list(self.host.pins)
+        room = self.host.make_room(len(missing), keys[begin:end])
+        self.evicted += [key for key in before if key not in self.host.pins]
+        if not room:
             self.host.counters["retries"] += 1
             return
         store = self.copying_of(False, node, [keys[block] for block in missing])

@@ -55,6 +55,6 @@ class NaiveRouter:
         while device < len(contents) and contents[device] in worker.published:
             device += 1
         host = 0
-        while device + host < len(contents) and contents[device + host] in worker.host_published:
+        while device + host < len(contents) and contents[device + host] in worker.host_published():
             host += 1
         return device, host
