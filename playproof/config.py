@@ -21,7 +21,9 @@ from playproof_spec.graph import FORMATS
 
 from playproof.deployment import (
     DEFAULT_BLOCKS,
+    DEFAULT_SHARED_GBPS,
     LOAD_NAMES,
+    POOL_SETTINGS,
     AnyDeployment,
     BackendName,
     DecodeRole,
@@ -42,6 +44,7 @@ from playproof.deployment import (
     seed_too_long,
     too_many_blocks,
     unequal_blocks,
+    unequal_pools,
     unusable_host,
     unusable_speculation,
 )
@@ -165,8 +168,8 @@ class _HostOffload(_Section, frozen=True, kw_only=True):
     h2d_bandwidth_gbps: LinkBandwidth
     latency_to_first_byte_ms: PassMs = 0.0
     # Of a pool that workers share; a private one has no use for them, and leaves them be.
-    shared_d2h_bandwidth_gbps: LinkBandwidth | None = None
-    shared_h2d_bandwidth_gbps: LinkBandwidth | None = None
+    shared_d2h_bandwidth_gbps: LinkBandwidth = DEFAULT_SHARED_GBPS
+    shared_h2d_bandwidth_gbps: LinkBandwidth = DEFAULT_SHARED_GBPS
 
 
 class _KvCache(_Section, frozen=True, kw_only=True):
@@ -251,8 +254,6 @@ _LATER: Mapping[str, str] = {
     **{f"{worker}.kv_cache.g3_offload": "G3 offload is not supported" for worker in _WORKERS},
 }
 
-_SHARED = {"cluster_shared": "a host pool that workers share is not supported"}
-
 # Words a text field takes: those that work, and those refused by name with the reason.
 _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "traffic.source.type": (("trace",), {}),
@@ -265,7 +266,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "engine.router.policy": (("round_robin",), {"kv_router": "the KV-aware router is not supported"}),
     "engine.kv_transfer.timing_mode": (("destination_missing", "full_prompt"), {}),
     **{f"{worker}.kv_cache.capacity.type": (("fixed",), {}) for worker in _WORKERS},
-    **{f"{worker}.kv_cache.host_offload.scope": (("dp_rank_local",), _SHARED) for worker in _WORKERS},
+    **{f"{worker}.kv_cache.host_offload.scope": (("dp_rank_local", "cluster_shared"), {}) for worker in _WORKERS},
     **{f"{worker}.timing.type": (("fixed", "polynomial"), {}) for worker in _WORKERS},
 }
 
@@ -442,17 +443,27 @@ def _deployment(engine: _Engine) -> AnyDeployment:
     )
 
 
-def _host_offload(cache: _KvCache) -> HostOffload | None:
-    host = cache.host_offload
+def _host_offload(worker: _Worker) -> HostOffload | None:
+    host = worker.kv_cache.host_offload
     if host is None:
         return None
-    assert cache.bytes_per_token is not None
+    assert worker.kv_cache.bytes_per_token is not None
+    common: dict[str, Any] = {
+        "num_host_blocks": host.num_host_blocks,
+        "bytes_per_token": worker.kv_cache.bytes_per_token,
+        "d2h_bandwidth_gbps": host.d2h_bandwidth_gbps,
+        "h2d_bandwidth_gbps": host.h2d_bandwidth_gbps,
+        "latency_to_first_byte_ms": host.latency_to_first_byte_ms,
+    }
+    if host.scope != "cluster_shared":
+        return HostOffload(**common)
     return HostOffload(
-        num_host_blocks=host.num_host_blocks,
-        bytes_per_token=cache.bytes_per_token,
-        d2h_bandwidth_gbps=host.d2h_bandwidth_gbps,
-        h2d_bandwidth_gbps=host.h2d_bandwidth_gbps,
-        latency_to_first_byte_ms=host.latency_to_first_byte_ms,
+        scope="cluster_shared",
+        shared_d2h_bandwidth_gbps=host.shared_d2h_bandwidth_gbps,
+        shared_h2d_bandwidth_gbps=host.shared_h2d_bandwidth_gbps,
+        tensor=worker.parallelism.tensor,
+        pipeline=worker.parallelism.pipeline,
+        **common,
     )
 
 
@@ -466,7 +477,7 @@ def _worker_fields(worker: _Worker, backend: BackendName) -> dict[str, Any]:
         "block_size": worker.kv_cache.block_size or _BLOCK_SIZES[backend],
         "prefix_caching": worker.kv_cache.prefix_caching,
         "timing": timing,
-        "host_offload": _host_offload(worker.kv_cache),
+        "host_offload": _host_offload(worker),
         **msgspec.structs.asdict(worker.scheduler),
     }
 
@@ -736,6 +747,11 @@ class _Reader:
                 self._told(finding("config-missing", "host offload needs bytes_per_token", where=where))
             for problem in unusable_host(self._where(field), self._backend, worker.kv_cache.prefix_caching):
                 self._told(problem)
+        shared = [_pool_fields(worker) for _, worker in _hosted(workers) if _shares(worker)]
+        if len(shared) > 1:
+            for (field, mine), other in zip(shared[0].items(), shared[1].values(), strict=True):
+                where = self.near(f"{path}.decode.{field}")
+                self._told(unequal_pools(where, field.rpartition(".")[2], mine, other))
 
     def _roles(self, prefill: _Worker, decode: _Worker, path: str) -> None:
         roles = {f"{path}.prefill": prefill, f"{path}.decode": decode}
@@ -773,6 +789,21 @@ def _hosted(workers: _Workers) -> list[tuple[str, _Worker]]:
     """Return the roles that have host memory, by name."""
     roles = (("aggregated", workers.aggregated), ("prefill", workers.prefill), ("decode", workers.decode))
     return [(role, worker) for role, worker in roles if worker is not None and worker.kv_cache.host_offload is not None]
+
+
+def _shares(worker: _Worker) -> bool:
+    return worker.kv_cache.host_offload is not None and worker.kv_cache.host_offload.scope == "cluster_shared"
+
+
+def _pool_fields(worker: _Worker) -> dict[str, object]:
+    """Return what roles that share a host pool agree on, by the fields of a worker."""
+    host = worker.kv_cache.host_offload
+    return {
+        "kv_cache.bytes_per_token": worker.kv_cache.bytes_per_token,
+        "parallelism.tensor": worker.parallelism.tensor,
+        "parallelism.pipeline": worker.parallelism.pipeline,
+        **{f"kv_cache.host_offload.{name}": getattr(host, name) for name in POOL_SETTINGS},
+    }
 
 
 def _arms(kind: Any) -> tuple[Any, ...]:

@@ -54,6 +54,12 @@ UNLIMITED_CONTEXT_TOKENS = 2 * MAX_TOKENS + 1
 # The pool of the stated default: 1,048,576 tokens, so that a request of a million tokens fits.
 DEFAULT_BLOCKS = 16_384
 BYTES_PER_GB = 1e9
+# Of all links to a shared host pool together, where nothing else is said.
+DEFAULT_SHARED_GBPS = 80.0
+# What roles that share a host pool have to agree on, besides their block size: the layout of a block in it, and the
+# pool itself. How the KV moves between the roles is no part of it.
+POOL_LAYOUT = ("bytes_per_token", "tensor", "pipeline")
+POOL_SETTINGS = ("num_host_blocks", "shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps")
 MS_PER_S = 1000.0
 
 
@@ -104,6 +110,22 @@ def unusable_host(where: Where, backend: str, prefix_caching: bool) -> list[Find
         message = "host offload keeps blocks of the prefix cache, which is off"
         problems.append(finding("config-combination", message, where=where, wanted="prefix_caching: true"))
     return problems
+
+
+def unequal_pools(where: Where, name: str, prefill: object, decode: object) -> Finding | None:
+    """Return a finding if the roles that share a host pool differ in `name`, of `POOL_LAYOUT` or `POOL_SETTINGS`."""
+    if prefill == decode:
+        return None
+    of_layout = name in POOL_LAYOUT
+    return finding(
+        "config-combination",
+        f"the roles share one host pool, but not one {name}",
+        where=where,
+        found=f"prefill: {prefill}, decode: {decode}",
+        wanted="one value for both",
+        because="A block in the pool serves both roles as it is." if of_layout else "There is one pool for both roles.",
+        hint=f"Give both roles the same {name}, or each worker host memory of its own (scope: dp_rank_local).",
+    )
 
 
 def unusable_speculation(where: Where, backend: str, hosts: Sequence[str]) -> list[Finding]:
@@ -193,12 +215,17 @@ class HostOffload(_Checked, frozen=True, kw_only=True):
         KV blocks that it holds.
     bytes_per_token : int
         What one token's KV weighs.
-    scope : "dp_rank_local"
-        Each worker has its own.
+    scope : "dp_rank_local" or "cluster_shared"
+        Each worker has its own, or all workers of all roles that say so share one, whose blocks are counted once.
     d2h_bandwidth_gbps, h2d_bandwidth_gbps : float
         Of the link from device to host, and of the one back, in 10⁹ bytes per second; 0 moves everything at once.
     latency_to_first_byte_ms : float
         From the instant a copy may start to its first byte.
+    shared_d2h_bandwidth_gbps, shared_h2d_bandwidth_gbps : float
+        Of all links to a shared pool together, and of those back; 0 sets no bound. They mean nothing to private ones.
+    tensor, pipeline : int
+        Ranks over which the workers' KV is split. Like the block size and `bytes_per_token` they say what a block in
+        host memory looks like: roles that share a pool agree on all of them.
 
     Raises
     ------
@@ -208,10 +235,29 @@ class HostOffload(_Checked, frozen=True, kw_only=True):
 
     num_host_blocks: Blocks
     bytes_per_token: Positive
-    scope: Literal["dp_rank_local"] = "dp_rank_local"
+    scope: Literal["dp_rank_local", "cluster_shared"] = "dp_rank_local"
     d2h_bandwidth_gbps: LinkBandwidth
     h2d_bandwidth_gbps: LinkBandwidth
     latency_to_first_byte_ms: PassMs = 0.0
+    shared_d2h_bandwidth_gbps: LinkBandwidth = DEFAULT_SHARED_GBPS
+    shared_h2d_bandwidth_gbps: LinkBandwidth = DEFAULT_SHARED_GBPS
+    tensor: Positive = 1
+    pipeline: Positive = 1
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is one pool for all workers."""
+        return self.scope == "cluster_shared"
+
+    def _pool_spec(self) -> dict[str, Any]:
+        """Return what the kernel's form says of a shared pool."""
+        if not self.is_shared:
+            return {}
+        return {
+            "shared": True,
+            "shared_d2h_bytes_per_second": self.shared_d2h_bandwidth_gbps * BYTES_PER_GB or None,
+            "shared_h2d_bytes_per_second": self.shared_h2d_bandwidth_gbps * BYTES_PER_GB or None,
+        }
 
 
 class RoleWorkers(_Checked, frozen=True, kw_only=True):
@@ -256,6 +302,7 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
             d2h_bytes_per_second=host.d2h_bandwidth_gbps * BYTES_PER_GB or None,
             h2d_bytes_per_second=host.h2d_bandwidth_gbps * BYTES_PER_GB or None,
             latency_ns=ms_to_ns(host.latency_to_first_byte_ms),
+            **host._pool_spec(),
         )
 
     def _worker_spec(self, backend: BackendName) -> WorkerSpec:
@@ -501,11 +548,27 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
         found = [problem for problem in problems if problem is not None]
         for name, role in self.roles.items():
             found += role._unusable_host(f"Disaggregated.{name}", self.backend)
+        found += self._unequal_pools()
         if self.speculation is not None:
             hosts = [f"Disaggregated.{name}.host_offload" for name, role in self.roles.items() if role.host_offload]
             found += unusable_speculation(Where(field="Disaggregated.speculation"), self.backend, hosts)
         if found:
             raise _refused(*found)
+
+    def _unequal_pools(self) -> list[Finding]:
+        prefill, decode = self.prefill.host_offload, self.decode.host_offload
+        if prefill is None or decode is None or not (prefill.is_shared and decode.is_shared):
+            return []
+        problems = (
+            unequal_pools(
+                Where(field=f"Disaggregated.decode.host_offload.{name}"),
+                name,
+                getattr(prefill, name),
+                getattr(decode, name),
+            )
+            for name in (*POOL_LAYOUT, *POOL_SETTINGS)
+        )
+        return [problem for problem in problems if problem is not None]
 
     @property
     def context_tokens(self) -> int:

@@ -342,11 +342,12 @@ class Report:
 
     def _provenance(self) -> dict[str, Any]:
         graph, certificate = self.proven.graph, self.proven.certificate
+        pools = host_pools(self.ledger.hosts, self.deployment)
         return {
             **(dict.fromkeys(AGENTIC_FIELDS) if self.ordinary else self._agentic()),
-            # Pools that workers share; there are none, and the peer names no private ones here.
-            "g2_domains": None,
-            "host_pools": host_pools(self.ledger.hosts, self.deployment),
+            # Pools that workers share; the peer names no private ones here.
+            "g2_domains": g2_domains(pools),
+            "host_pools": pools,
             **{name: fact for name, fact in graph.facts.items() if name.startswith("weka_")},
             "reading": {name: fact for name, fact in graph.facts.items() if not name.startswith("weka_")},
             "finding_counts": self.findings.counts,
@@ -478,37 +479,59 @@ def _named(name: str, summary: Summary) -> dict[str, float | None]:
 
 
 def host_pools(hosts: npt.NDArray[np.void], deployment: AnyDeployment) -> list[dict[str, Any]] | None:
-    """Return what each worker's host pool did (`HOST_USE` of the kernel), or None where no worker has any."""
+    """Return each host pool and what its workers did with it (`HOST_USE` of the kernel), or None where there is none."""
     if len(hosts) == 0:
         return None
     # Rows stand role by role; a role may have none.
-    workers = [
-        (role, worker, fields.host_offload is not None)
-        for role, fields in deployment.roles.items()
-        for worker in range(fields.workers)
-    ]
-    return [
-        {
-            "role": role,
-            "worker_idx": worker,
-            "capacity_blocks": int(use["capacity"]),
-            "resident_blocks": int(use["resident"]),
-            "used_blocks": int(use["used"]),
-            "lookups": int(use["hits"] + use["misses"]),
-            "hits": int(use["hits"]),
-            "stores": int(use["stores"]),
-            "loads": int(use["loads"]),
-            "stored_bytes": int(use["stored_blocks"] * use["block_bytes"]),
-            "loaded_bytes": int(use["loaded_blocks"] * use["block_bytes"]),
-            "evictions": int(use["evictions"]),
-            "deferrals": int(use["deferrals"]),
-            "retries": int(use["retries"]),
-            "d2h_busy_ms": int(use["d2h_busy"]) / NS_PER_MS,
-            "h2d_busy_ms": int(use["h2d_busy"]) / NS_PER_MS,
-        }
-        for (role, worker, has_host), use in zip(workers, hosts, strict=True)
-        if has_host
-    ]
+    workers = [(role, worker) for role, fields in deployment.roles.items() for worker in range(fields.workers)]
+    scopes = {role: fields.host_offload.scope for role, fields in deployment.roles.items() if fields.host_offload}
+    pools = []
+    for row in np.unique(hosts["pool"][hosts["pool"] >= 0]):
+        members = np.flatnonzero(hosts["pool"] == row)
+        pool = hosts[row]
+        scope = scopes[workers[members[0]][0]]
+        busy = "pool_" if scope == "cluster_shared" else ""
+        pools.append(
+            {
+                "scope": scope,
+                "capacity_blocks": int(pool["capacity"]),
+                "resident_blocks": int(pool["resident"]),
+                "used_blocks": int(pool["used"]),
+                "evictions": int(pool["evictions"]),
+                "d2h_busy_ms": int(pool[f"{busy}d2h_busy"]) / NS_PER_MS,
+                "h2d_busy_ms": int(pool[f"{busy}h2d_busy"]) / NS_PER_MS,
+                **_use_of_host(hosts[members]),
+                "workers": [
+                    {
+                        "role": workers[member][0],
+                        "worker_idx": workers[member][1],
+                        **_use_of_host(hosts[[member]]),
+                        "d2h_busy_ms": int(hosts[member]["d2h_busy"]) / NS_PER_MS,
+                        "h2d_busy_ms": int(hosts[member]["h2d_busy"]) / NS_PER_MS,
+                    }
+                    for member in members
+                ],
+            }
+        )
+    return pools
+
+
+def _use_of_host(rows: npt.NDArray[np.void]) -> dict[str, int]:
+    """Return what the workers of `rows` did together."""
+    return {
+        "lookups": int((rows["hits"] + rows["misses"]).sum()),
+        **{name: int(rows[name].sum()) for name in ("hits", "stores", "loads")},
+        "stored_bytes": int((rows["stored_blocks"] * rows["block_bytes"]).sum()),
+        "loaded_bytes": int((rows["loaded_blocks"] * rows["block_bytes"]).sum()),
+        **{name: int(rows[name].sum()) for name in ("deferrals", "retries")},
+    }
+
+
+def g2_domains(pools: list[dict[str, Any]] | None) -> list[dict[str, int]] | None:
+    """Return the host pools that workers share, as the peer reports them, or None without any."""
+    names = ("capacity_blocks", "resident_blocks", "used_blocks")
+    shared = [pool for pool in pools or () if pool["scope"] == "cluster_shared"]
+    return [{name: pool[name] for name in names} for pool in shared] or None
 
 
 def _known(value: float) -> float | None:

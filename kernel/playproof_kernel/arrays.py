@@ -89,6 +89,7 @@ TICKET = np.dtype(
         ("store", np.int64),  # its latest store while that is under way: a row of `copyings`, or NONE
         ("load", np.int64),  # the same of its load
         ("restored", np.int64),  # blocks that the device had when its load was queued; NONE once it is admitted
+        ("touched", np.int64),  # epoch of its host pool in which all its blocks were the most recent
         ("asleep", np.int64),  # the wakening after which it was last set aside
     ],
     align=True,
@@ -183,9 +184,13 @@ QUEUE = np.dtype([("head", np.int64), ("tail", np.int64)], align=True)
 # Which queue of a worker: for a seat; what was rejected or failed in the current pass; for a destination here; for a
 # seat with the prompt handed over, in the order of activation (SGLang).
 WAITING, OUTCOMES, PENDING, READY = constant(0), constant(1), constant(2), constant(3)
-# With host memory: for a copy to end; and, linked by `copyings`, copies prepared, and under way in each direction.
-ASIDE, PREPARED, STORES, LOADS = constant(4), constant(5), constant(6), constant(7)
-QUEUES = 8
+# With host memory: for a copy to end; and, linked by `copyings`, copies prepared, under way in each direction, and just
+# ended. Those under way and ended in a shared pool stand with the worker whose row the pool has.
+ASIDE, PREPARED, STORES, LOADS, ENDED_COPIES = constant(4), constant(5), constant(6), constant(7), constant(8)
+QUEUES = 9
+
+# Directions of a link, and places in what a record keeps of each.
+D2H, H2D = constant(0), constant(1)
 
 # A node of a radix tree: the pages `begin` to `end` of the prompt (and output) of its owner. See `radix`.
 BRANCH = np.dtype(
@@ -220,9 +225,14 @@ COPY = np.dtype(
 
 # Host memory --------------------------------------------------------------------------------------------------------
 
-# A worker's host pool, its links, and who waits for them.
+# A worker's links to its host pool and who waits for them; and the pool itself, in the row that `pool` names: the
+# worker's own, or, of a shared pool, that of the first worker that has a part in it.
 HOST = np.dtype(
     [
+        ("pool", np.int64),  # NONE without host memory
+        ("shared", np.int64),
+        ("users", np.int64),  # workers of the pool
+        # The pool
         ("capacity", np.int64),  # blocks
         ("block_bytes", np.int64),
         ("used", np.int64),  # blocks resident or on their way
@@ -230,11 +240,18 @@ HOST = np.dtype(
         ("spare", np.int64),
         ("idle", np.int64),  # resident blocks that are not pinned
         ("stamp", np.int64),  # of the latest cohort to store
-        ("d2h_bytes_per_second", np.float64),  # 0: at once
-        ("h2d_bytes_per_second", np.float64),
+        ("epoch", np.int64),  # rises with every change of what is there and of the order of use
+        # A shared pool's links; see `links`
+        ("pool_bytes_per_second", np.float64, (2,)),  # by direction; 0: no bound
+        ("pool_busy", np.int64, (2,)),
+        ("advanced", np.int64),  # instant up to which copies have moved
+        ("due", np.int64),  # instant at which the next one begins to move or ends, or NONE
+        # The worker's links
+        ("bytes_per_second", np.float64, (2,)),  # 0: at once
         ("latency", np.int64),
-        ("d2h_free", np.int64),  # instants at which the links have done what was submitted
-        ("h2d_free", np.int64),
+        ("link_free", np.int64, (2,)),  # private: instants at which the links have done what was submitted
+        ("moving", np.int64, (2,)),  # shared: copies that move
+        ("rate", np.float64, (2,)),  # bytes per ns of each of them
         ("copyings", np.int64),  # copies prepared or under way
         ("copyings_taken", np.int64),  # rows of `copyings` ever taken, and those given up since
         ("copyings_spare", np.int64),
@@ -242,18 +259,17 @@ HOST = np.dtype(
         ("retrying", np.int64),  # whether a running request has blocks that it could not store in the current pass
         ("wakenings", np.int64),
         ("awake", np.int64),  # requests set aside that have not been looked at since the latest wakening
-        # What the report counts
+        ("stirred", np.int64),  # whether copies of the pool ended since the loop last looked at this worker
+        # What the report counts; evictions stand with the pool
         ("hits", np.int64),
         ("misses", np.int64),
         ("stores", np.int64),
         ("loads", np.int64),
-        ("stored_blocks", np.int64),
-        ("loaded_blocks", np.int64),
+        ("moved_blocks", np.int64, (2,)),
         ("evictions", np.int64),
         ("deferrals", np.int64),
         ("retries", np.int64),
-        ("d2h_busy", np.int64),
-        ("h2d_busy", np.int64),
+        ("busy", np.int64, (2,)),  # ns in which a copy of the worker moved
     ],
     align=True,
 )
@@ -277,8 +293,11 @@ HOST_BLOCK = np.dtype(
 COPYING = np.dtype(
     [
         ("next", np.int64),  # link in a queue or in the list of spare rows
+        ("worker", np.int64),
         ("request", np.int64),
-        ("end", np.int64),  # NONE until it is submitted
+        ("ready", np.int64),  # instant of its first byte in a shared pool
+        ("left", np.float64),  # bytes that have not moved yet in a shared pool
+        ("end", np.int64),  # NONE until that is known
         ("blocks", np.int64),
         ("first", np.int64),  # store: its first block in host memory; load: its first block in the prompt
     ],
@@ -476,11 +495,13 @@ class Sim(NamedTuple):
         In the order of their times.
     hosts : records of `HOST`, shape (W,)
         Empty without host memory, as are all of these.
-    host_blocks : records of `HOST_BLOCK`, shape (W, host blocks + 1); host_state : Int8, shape (W, host blocks)
-    host_buckets : Int32, shape (W, power of two)
+    host_blocks : records of `HOST_BLOCK`, shape (pools, host blocks + 1)
+        By `pool`, as are the next two: with a pool that all share there is one row, else one a worker.
+    host_state : Int8, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
     readers : Int32, shape (W, blocks)
         The row of `copyings` that reads a G1 copy, or NONE.
-    copyings : records of `COPYING`, shape (W, host blocks); copying_state : Int8, shape (W, host blocks)
+    copyings : records of `COPYING`, shape (W · host blocks,); copying_state : Int8, the same shape
+        Rows worker by worker.
     feedback : Int64, shape (R,)
     admissions, gaps : logs that grow between slices of the run
     phase_state : Int8, shape (1,)

@@ -30,6 +30,7 @@ from playproof_kernel.arrays import (
     LIVE,
     NONE,
     PREP,
+    PREPARED,
     RESULT,
     SHIFT,
     TICKET,
@@ -322,8 +323,9 @@ def with_more_seats(sim: Sim) -> Sim:
     )
     for links in (larger.live, larger.tickets):
         links.next = moved(links.next)
-    for queues in (sim.queues, sim.actions):
-        queues.head, queues.tail = moved(queues.head), moved(queues.tail)
+    for queues in (sim.queues[:, :PREPARED], sim.actions):
+        queues["head"], queues["tail"] = moved(queues["head"]), moved(queues["tail"])
+    larger.copyings.request = moved(larger.copyings.request)
     larger.running[:] = moved(sim.running)
     larger.plays.shift[plays:] = nodes + largest * np.arange(seats)
     for seat in range(plays + seats - 1, plays - 1, -1):

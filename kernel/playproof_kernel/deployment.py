@@ -39,7 +39,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """Host memory behind the G1 pool of one vLLM worker (G2), and the worker's two links to it.
+    """Host memory behind the G1 pools of vLLM workers (G2), and the two links of each worker to it.
 
     Attributes
     ----------
@@ -51,6 +51,11 @@ class HostSpec:
         Rate of the link from device to host, and of the one back; None: at once.
     latency_ns : int
         From the instant a copy may start to its first byte.
+    shared : bool
+        Whether it is one pool for all workers whose roles say so, with its blocks counted once; else each worker has
+        its own. Roles that share it agree on everything but the links and the latency.
+    shared_d2h_bytes_per_second, shared_h2d_bytes_per_second : float | None
+        Rate of all links to a shared pool together, and of those back; None: no bound. A private pool has no such rate.
     """
 
     blocks: int
@@ -58,6 +63,9 @@ class HostSpec:
     d2h_bytes_per_second: float | None = None
     h2d_bytes_per_second: float | None = None
     latency_ns: int = 0
+    shared: bool = False
+    shared_d2h_bytes_per_second: float | None = None
+    shared_h2d_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ class WorkerSpec:
     schedule_conservativeness : float
         Scales how much of the running requests' remaining output SGLang keeps free when it admits.
     host : HostSpec | None
-        Its own host memory, or None. vLLM with prefix caching only.
+        Its host memory, or None. vLLM with prefix caching only.
     """
 
     blocks: int

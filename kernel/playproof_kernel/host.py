@@ -1,4 +1,5 @@
-"""A pool in host memory (G2): which blocks are there or on their way, who is pinned, and who was used last.
+"""A pool in host memory (G2), one worker's or shared by several: which blocks are there or on their way, who is
+pinned, and who was used last.
 
 A block is absent, pending while a store writes it, resident, or pinned while a load reads it. Resident blocks that are
 not pinned stand in one list by their last use, and the oldest are evicted for new ones. The functions take a
@@ -44,12 +45,8 @@ class HostPool(NamedTuple):
 @compiled
 def pool_of(sim: Any, worker: int) -> HostPool:
     """Return the host pool of `worker`."""
-    return HostPool(
-        sim.host_blocks[worker],
-        sim.host_state[worker],
-        sim.host_buckets[worker],
-        sim.hosts[worker : worker + 1],
-    )
+    row = int(sim.hosts[worker].pool)
+    return HostPool(sim.host_blocks[row], sim.host_state[row], sim.host_buckets[row], sim.hosts[row : row + 1])
 
 
 @compiled
@@ -84,6 +81,7 @@ def _take_out(pool: Any, slot: int) -> None:
 def touch(pool: Any, slot: int) -> None:
     """Make a block the most recent; pending and pinned ones have no place in the order."""
     if pool.states[slot] == _RESIDENT:
+        pool.record[0].epoch += 1
         _take_out(pool, slot)
         _append(pool, slot)
 
@@ -122,6 +120,7 @@ def make_room(pool: Any, wanted: int, kept: int) -> bool:
             record.used -= 1
             record.idle -= 1
             record.evictions += 1
+            record.epoch += 1
             short -= 1
         slot = following
     return True
@@ -139,6 +138,7 @@ def prepare(pool: Any, key: int) -> int:
         slot = int(record.taken)
         record.taken += 1
     record.used += 1
+    record.epoch += 1
     advance(HOST_BLOCK_TABLE, pool.states, slot, _PREPARE)
     entries[slot].key = key
     bucket = buckets.bucket_of(key, pool.buckets.shape[0])
@@ -153,6 +153,7 @@ def arrive(pool: Any, slot: int) -> None:
     advance(HOST_BLOCK_TABLE, pool.states, slot, _DONE)
     _append(pool, slot)
     pool.record[0].idle += 1
+    pool.record[0].epoch += 1
 
 
 @compiled
@@ -163,6 +164,7 @@ def pin(pool: Any, slot: int) -> None:
         _take_out(pool, slot)
         advance(HOST_BLOCK_TABLE, pool.states, slot, _PIN)
         pool.record[0].idle -= 1
+        pool.record[0].epoch += 1
     entries[slot].pins += 1
 
 
@@ -175,3 +177,4 @@ def unpin(pool: Any, slot: int) -> None:
         advance(HOST_BLOCK_TABLE, pool.states, slot, _UNPIN)
         _append(pool, slot)
         pool.record[0].idle += 1
+        pool.record[0].epoch += 1

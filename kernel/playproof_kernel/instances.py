@@ -86,6 +86,7 @@ def _clear_row(sim: Any, row: int, source: int, serial: int, space: int) -> None
     ticket.load = NONE
     ticket.restored = NONE
     ticket.asleep = NONE
+    ticket.touched = NONE
 
 
 @compiled

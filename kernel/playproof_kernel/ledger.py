@@ -17,15 +17,19 @@ Bool = npt.NDArray[np.bool_]
 NEVER = -1
 
 
-# What a worker's host pool did, and what it holds at the end. Blocks, but for the copies that moved them (stores and
-# loads), the lookups that led to an admission or a load (misses, hits), how often a request was set aside because of
-# something on its way (deferrals), stores put off for want of room (retries), and the ns in which a link moved bytes.
+# What a worker did with its host pool: the lookups that led to an admission or a load (misses, hits), the copies and
+# the blocks that they moved (stores and loads), how often a request was set aside because of something on its way
+# (deferrals), stores put off for want of room (retries), and the ns in which its links moved bytes.
+# `pool` is the row of its pool, which has what belongs to the pool: its blocks, those in use and resident at the end,
+# evictions, and the ns in which any link of a shared pool moved bytes; these are 0 in other rows. A pool of one's own
+# is one's own row; -1 stands for no host memory.
 HOST_USE = np.dtype(
     [
         (name, np.int64)
         for name in (
-            *("capacity", "used", "resident", "block_bytes", "hits", "misses", "stores", "loads", "stored_blocks"),
-            *("loaded_blocks", "evictions", "deferrals", "retries", "d2h_busy", "h2d_busy"),
+            *("pool", "capacity", "used", "resident", "block_bytes", "hits", "misses", "stores", "loads"),
+            *("stored_blocks", "loaded_blocks", "evictions", "deferrals", "retries", "d2h_busy", "h2d_busy"),
+            *("pool_d2h_busy", "pool_h2d_busy"),
         )
     ]
 )
@@ -81,7 +85,7 @@ class Ledger:
     preemptions : Int64, shape (workers,)
     evictions : Int64, shape (workers,)
     hosts : records of `HOST_USE`, shape (workers,)
-        Each worker's host pool and its links; empty where no worker has any.
+        Each worker's use of its host pool and links, and the pools; empty where no worker has any.
     end_ns : int
         Time of the last event.
     """

@@ -12,9 +12,10 @@ from enum import IntEnum
 from typing import Any
 
 from playproof_kernel import driver, engines, handoff, instances, offload, passes, phases, radix, tables, timers
-from playproof_kernel.arrays import NONE, READY, WAITING
+from playproof_kernel.arrays import ASIDE, NONE, READY, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, compiled_entry, constant
+from playproof_kernel.timers import sooner
 
 
 class Stop(IntEnum):
@@ -61,17 +62,58 @@ def _end_pass(sim: Any, worker: int) -> None:
 def _end_passes(sim: Any) -> int:
     run = sim.run[0]
     if sim.hosts.shape[0] > 0:
-        # Workers in a pass hear of it at the pass's end.
-        for worker in range(sim.workers.shape[0]):
-            if sim.workers[worker].pass_end == NONE and offload.end_copies(sim, worker, run.now):
-                run.changed = 1
+        _end_copies(sim)
     for worker in range(sim.workers.shape[0]):
         if sim.workers[worker].pass_end == run.now:
             if handoff.is_split(sim) and not handoff.room(sim):
                 return _no_room(sim)
             _end_pass(sim, worker)
             run.changed = 1
+    if sim.hosts.shape[0] > 0:
+        _stir(sim)
     return _DONE
+
+
+@compiled
+def _end_copies(sim: Any) -> None:
+    """End the copies that are due: of a shared pool for all of its workers, else of idle ones.
+
+    A worker in a pass hears of its own at the pass's end; a macro-step ends with that pass if anybody waits for it.
+    """
+    run = sim.run[0]
+    for worker in range(sim.workers.shape[0]):
+        time = offload.next_end(sim, worker)
+        if time == NONE or time > run.now:
+            continue
+        if offload.is_shared(sim, worker) or sim.workers[worker].pass_end == NONE:
+            offload.end_copies(sim, worker, run.now)
+            run.changed = 1
+        elif _awaits_copies(sim, worker):
+            engines.interrupt(sim, worker)
+            run.changed = 1
+    _stir(sim)
+
+
+@compiled
+def _awaits_copies(sim: Any, worker: int) -> bool:
+    """Whether `worker` is in a macro-step while a request waits for the end of some copy."""
+    return bool(sim.workers[worker].macro > 1 and sim.queues[worker, ASIDE].head != NONE)
+
+
+@compiled
+def _stir(sim: Any) -> None:
+    """Let workers whose host pool heard of ends act on them: try a pending destination, or cut a macro-step short."""
+    run = sim.run[0]
+    for worker in range(sim.hosts.shape[0]):
+        if sim.hosts[worker].stirred == 0:
+            continue
+        sim.hosts[worker].stirred = 0
+        record = sim.workers[worker]
+        if record.pass_end == NONE:
+            if handoff.is_split(sim) and handoff.reserve_next(sim, worker):
+                run.changed = 1
+        elif record.pass_end != run.now and offload.frees_somebody(sim, worker):
+            engines.interrupt(sim, worker)
 
 
 @compiled
@@ -235,29 +277,22 @@ def _turn(sim: Any) -> int:
 
 
 @compiled
-def _sooner(a: int, b: int) -> int:
-    """Return the earlier of two instants, either of which may be NONE."""
-    if a == NONE or (b != NONE and b < a):
-        return b
-    return a
-
-
-@compiled
 def _next_instant(sim: Any) -> int:
     run = sim.run[0]
     time = timers.next_timer(sim)
     for worker in range(sim.workers.shape[0]):
-        time = _sooner(time, sim.workers[worker].pass_end)
+        time = sooner(time, sim.workers[worker].pass_end)
     if sim.hosts.shape[0] > 0:
         for worker in range(sim.workers.shape[0]):
-            if sim.workers[worker].pass_end == NONE:
-                time = _sooner(time, offload.next_end(sim, worker))
+            # A busy worker hears of its own copies at the end of its pass.
+            if sim.workers[worker].pass_end == NONE or sim.hosts[worker].shared != 0 or _awaits_copies(sim, worker):
+                time = sooner(time, offload.next_end(sim, worker))
     if run.transfers > 0:
-        time = _sooner(time, sim.transfers[0].time)
+        time = sooner(time, sim.transfers[0].time)
     if run.in_flight > 0 and run.next_cancellation < sim.cancellations.shape[0]:
-        time = _sooner(time, sim.cancellations[run.next_cancellation].time)
+        time = sooner(time, sim.cancellations[run.next_cancellation].time)
     if sim.config[0].controls != 0:
-        time = _sooner(time, phases.next_time(sim))
+        time = sooner(time, phases.next_time(sim))
     return int(time)
 
 

@@ -1,15 +1,18 @@
-"""Host memory behind a vLLM worker's G1 pool: stores, loads, their links, and the requests that wait for them.
+"""Host memory behind vLLM workers' G1 pools: stores, loads, their links, and the requests that wait for them.
 
 Full prompt blocks are written through. A **store** is prepared while a pass is scheduled, for the blocks that one
 request completed and that the host lacks, and submitted at the pass's end. A **load** brings the blocks behind a
-request's G1 prefix back into G1 blocks reserved for it, before it is admitted. Each worker has one link in each
-direction, first in, first out.
+request's G1 prefix back into G1 blocks reserved for it, before it is admitted.
 
-A G1 block that a store still reads may be given to another request, but the pass that writes it does not begin to
-compute before that store has ended: the pass's fence.
+A worker has a pool of its own, with a link in each direction, first in, first out; or the deployment has one pool that
+its workers share, and with it the rate of the copies (`links`).
+
+What becomes of a G1 block that a store still reads differs. Before a private pool it may be given to another request,
+but the pass that writes it does not begin to compute before that store has ended: the pass's fence. Before a shared
+pool nobody knows when that will be, so the store keeps the block: it has a reference of its own until it ends.
 
 What is on its way sets requests aside. They keep their order, come before the waiting queue, and are looked at again
-once any copy of the worker has ended. A busy worker hears of such ends at the end of its pass.
+once any copy of the pool has ended. A busy worker hears of such ends at the end of its pass.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from __future__ import annotations
 from typing import Any
 
 from playproof_spec.machines import BlockEvent, BlockState, HostBlockState, RequestEvent, TransferEvent
+from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import blocks, host, queues, tables
-from playproof_kernel.arrays import ASIDE, LOADS, NONE, PREPARED, STORES, WAITING
-from playproof_kernel.jit import compiled, constant
+from playproof_kernel import blocks, host, links, queues, tables
+from playproof_kernel.arrays import ASIDE, D2H, ENDED_COPIES, H2D, LOADS, NONE, PENDING, PREPARED, STORES, WAITING
+from playproof_kernel.jit import ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
+from playproof_kernel.timers import sooner
 from playproof_kernel.transitions import BLOCK_TABLE, COPYING_TABLE, REQUEST_TABLE, advance, renew
 
 _SUBMIT, _START = constant(TransferEvent.SUBMIT), constant(TransferEvent.START)
@@ -40,98 +45,102 @@ def is_used(sim: Any, worker: int) -> bool:
     return bool(config_of(sim, worker).host != 0)
 
 
+@compiled
+def is_shared(sim: Any, worker: int) -> bool:
+    """Whether `worker`, which has host memory, shares it."""
+    return bool(sim.hosts[worker].shared != 0)
+
+
 # Copies ------------------------------------------------------------------------------------------------------------
 
 
 @compiled
 def _new_copying(sim: Any, worker: int, request: int) -> int:
     record = sim.hosts[worker]
-    copyings = sim.copyings[worker]
     if record.copyings_spare != NONE:
         row = int(record.copyings_spare)
-        record.copyings_spare = copyings[row].next
+        record.copyings_spare = sim.copyings[row].next
     else:
-        row = int(record.copyings_taken)
+        row = int(worker * sim.host_state.shape[1] + record.copyings_taken)
         record.copyings_taken += 1
     record.copyings += 1
-    renew(COPYING_TABLE, sim.copying_state[worker], row)
-    copyings[row].request = request
-    copyings[row].end = NONE
-    copyings[row].blocks = 0
-    copyings[row].first = NONE
+    renew(COPYING_TABLE, sim.copying_state, row)
+    copying = sim.copyings[row]
+    copying.worker = worker
+    copying.request = request
+    copying.end = NONE
+    copying.blocks = 0
+    copying.first = NONE
     return row
 
 
 @compiled
-def _give_back(sim: Any, worker: int, row: int) -> None:
-    record = sim.hosts[worker]
+def _give_back(sim: Any, row: int) -> None:
+    record = sim.hosts[sim.copyings[row].worker]
     record.copyings -= 1
-    sim.copyings[worker, row].next = record.copyings_spare
+    sim.copyings[row].next = record.copyings_spare
     record.copyings_spare = row
 
 
 @compiled
-def _duration(number: int, block_bytes: int, bytes_per_second: float) -> int:
-    if bytes_per_second == 0.0:
-        return 0
-    return round(number * block_bytes / bytes_per_second * 1e9)
-
-
-@compiled
-def _submit_store(sim: Any, worker: int, row: int, now: int) -> None:
+def _submit(sim: Any, row: int, direction: int, may_start: int) -> None:
+    """Let a copy begin as soon as its link or its pool lets it, not before `may_start` and the latency."""
+    copying = sim.copyings[row]
+    worker = int(copying.worker)
     record = sim.hosts[worker]
-    copying = sim.copyings[worker, row]
-    duration = _duration(copying.blocks, record.block_bytes, record.d2h_bytes_per_second)
-    record.d2h_free = max(record.d2h_free, now + record.latency) + duration
-    record.d2h_busy += duration
-    record.stored_blocks += copying.blocks
-    copying.end = record.d2h_free
-    advance(COPYING_TABLE, sim.copying_state[worker], row, _SUBMIT)
-    queues.append(sim.queues[worker, STORES], sim.copyings[worker], row)
-
-
-@compiled
-def _submit_load(sim: Any, worker: int, row: int, may_start: int) -> None:
-    record = sim.hosts[worker]
-    copying = sim.copyings[worker, row]
-    duration = _duration(copying.blocks, record.block_bytes, record.h2d_bytes_per_second)
-    record.h2d_free = max(record.h2d_free, may_start + record.latency) + duration
-    record.h2d_busy += duration
-    record.loaded_blocks += copying.blocks
-    copying.end = record.h2d_free
-    advance(COPYING_TABLE, sim.copying_state[worker], row, _SUBMIT)
-    queues.append(sim.queues[worker, LOADS], sim.copyings[worker], row)
+    record.moved_blocks[direction] += copying.blocks
+    advance(COPYING_TABLE, sim.copying_state, row, _SUBMIT)
+    ready = may_start + record.latency
+    if record.shared != 0:
+        links.submit(sim, int(record.pool), row, direction, ready)
+        return
+    duration, rate = 0, record.bytes_per_second[direction]
+    if rate > 0.0:
+        duration = round(min(copying.blocks * record.block_bytes / rate * 1e9, float(HORIZON_NS)))
+    record.link_free[direction] = min(max(record.link_free[direction], ready) + duration, HORIZON_NS)
+    record.busy[direction] += duration
+    copying.end = record.link_free[direction]
+    queues.append(sim.queues[worker, STORES + direction], sim.copyings, row)
 
 
 @compiled
 def next_end(sim: Any, worker: int) -> int:
-    """Return the instant at which the next copy of `worker` ends, or NONE."""
-    store, load = sim.queues[worker, STORES].head, sim.queues[worker, LOADS].head
-    if store == NONE and load == NONE:
+    """Return the instant of the next event of the links to the pool of `worker`, or NONE.
+
+    That is the end of a copy, or, in a shared pool, also the first byte of one.
+    """
+    record = sim.hosts[worker]
+    if record.pool == NONE:
         return NONE
-    if load == NONE or (store != NONE and sim.copyings[worker, store].end <= sim.copyings[worker, load].end):
-        return int(sim.copyings[worker, store].end)
-    return int(sim.copyings[worker, load].end)
+    if record.shared != 0:
+        return int(sim.hosts[record.pool].due)
+    store, load = sim.queues[worker, STORES].head, sim.queues[worker, LOADS].head
+    end = NONE if store == NONE else int(sim.copyings[store].end)
+    return end if load == NONE else int(sooner(end, int(sim.copyings[load].end)))
 
 
 @compiled
 def end_copies(sim: Any, worker: int, now: int) -> bool:
-    """End every copy of `worker` that is due at `now`, stores before loads of one instant; whether there was any."""
+    """End every copy of the pool of `worker` that is due at `now`, stores before loads of one instant.
+
+    Returns
+    -------
+    bool
+        Whether there was any.
+    """
+    if is_shared(sim, worker):
+        return _end_shared(sim, int(sim.hosts[worker].pool), now)
     any_ended = False
     while True:
         end = next_end(sim, worker)
         if end == NONE or end > now:
             break
         stores, loads = sim.queues[worker, STORES], sim.queues[worker, LOADS]
-        is_store = stores.head != NONE and sim.copyings[worker, stores.head].end == end
-        row = queues.take(stores if is_store else loads, sim.copyings[worker])
-        advance(COPYING_TABLE, sim.copying_state[worker], row, _START)
-        advance(COPYING_TABLE, sim.copying_state[worker], row, _FINISH)
-        if is_store:
-            _end_store(sim, worker, row)
-        else:
-            _end_load(sim, worker, row)
-        _give_back(sim, worker, row)
+        is_store = stores.head != NONE and sim.copyings[stores.head].end == end
+        row = queues.take(stores if is_store else loads, sim.copyings)
+        advance(COPYING_TABLE, sim.copying_state, row, _START)
+        advance(COPYING_TABLE, sim.copying_state, row, _FINISH)
+        _end(sim, row)
         any_ended = True
     if any_ended:
         _wake(sim, worker)
@@ -139,9 +148,38 @@ def end_copies(sim: Any, worker: int, now: int) -> bool:
 
 
 @compiled
-def _end_store(sim: Any, worker: int, row: int) -> None:
-    copying = sim.copyings[worker, row]
+def _end_shared(sim: Any, pool: int, now: int) -> bool:
+    ended = sim.queues[pool, ENDED_COPIES]
+    any_ended = False
+    while sim.hosts[pool].due != NONE and sim.hosts[pool].due <= now:
+        links.step(sim, pool, int(sim.hosts[pool].due))
+        while ended.head != NONE:
+            _end(sim, queues.take(ended, sim.copyings))
+            any_ended = True
+    if any_ended:
+        for worker in range(sim.hosts.shape[0]):
+            if sim.hosts[worker].pool == pool:
+                _wake(sim, worker)
+    return any_ended
+
+
+@compiled
+def _end(sim: Any, row: int) -> None:
+    """A copy is at its end: what it brought is there, and what it read is free of it."""
+    if sim.tickets[sim.copyings[row].request].load == row:
+        _end_load(sim, row)
+    else:
+        _end_store(sim, row)
+    _give_back(sim, row)
+
+
+@compiled
+def _end_store(sim: Any, row: int) -> None:
+    copying = sim.copyings[row]
+    worker = int(copying.worker)
+    keeps = is_shared(sim, worker)
     pool = host.pool_of(sim, worker)
+    kept = int(copying.blocks)
     # The chain goes from the last block to the first, so that the head of a prompt stays longest.
     slot = int(copying.first)
     while slot != NONE:
@@ -152,17 +190,23 @@ def _end_store(sim: Any, worker: int, row: int) -> None:
         # It may have been evicted meanwhile, and be another's.
         if state in (_READING, _READING_IDLE):
             advance(BLOCK_TABLE, sim.block_state[worker], source, _READ_DONE)
+        if keeps:
+            kept -= 1
+            sim.found[kept] = source
         slot = int(pool.blocks[slot].chain)
+    if keeps:
+        blocks.release(blocks.pool_of(sim, worker), sim.found, ZERO, int(copying.blocks))
+        sim.workers[worker].capacity_epoch += 1
     # The request may be gone, and another in its place.
     if sim.tickets[copying.request].store == row:
         sim.tickets[copying.request].store = NONE
 
 
 @compiled
-def _end_load(sim: Any, worker: int, row: int) -> None:
-    copying = sim.copyings[worker, row]
-    request = int(copying.request)
-    _unpin_all(sim, worker, row)
+def _end_load(sim: Any, row: int) -> None:
+    copying = sim.copyings[row]
+    request, worker = int(copying.request), int(copying.worker)
+    _unpin_all(sim, row)
     live = sim.live[request]
     tables.cache_loaded(sim, worker, request)
     live.filled = live.table_len
@@ -170,8 +214,9 @@ def _end_load(sim: Any, worker: int, row: int) -> None:
 
 
 @compiled
-def _unpin_all(sim: Any, worker: int, row: int) -> None:
-    copying = sim.copyings[worker, row]
+def _unpin_all(sim: Any, row: int) -> None:
+    copying = sim.copyings[row]
+    worker = int(copying.worker)
     static = sim.static[copying.request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
@@ -190,7 +235,7 @@ def at_pass_end(sim: Any, worker: int, now: int) -> None:
     if prepared.head == NONE:
         return
     while prepared.head != NONE:
-        _submit_store(sim, worker, queues.take(prepared, sim.copyings[worker]), now)
+        _submit(sim, queues.take(prepared, sim.copyings), D2H, now)
     end_copies(sim, worker, now)
 
 
@@ -221,7 +266,8 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
     """Prepare a store of what the host lacks of the blocks of `request` from its cursor to `end`."""
     record = sim.hosts[worker]
     ticket = sim.tickets[request]
-    record.stamp += 1
+    pool = host.pool_of(sim, worker)
+    pool.record[0].stamp += 1
     missing, kept, is_read = _examine(sim, worker, request, end)
     if missing == 0:
         ticket.cursor = end
@@ -230,7 +276,6 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
         # A block written in this pass, behind the fence, is copied another time.
         record.retrying = 1
         return
-    pool = host.pool_of(sim, worker)
     if not host.make_room(pool, missing, kept):
         record.retrying = 1
         record.retries += 1
@@ -238,7 +283,8 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
     row = _new_copying(sim, worker, request)
     static, live = sim.static[request], sim.live[request]
     stride = config_of(sim, worker).key_stride
-    copying = sim.copyings[worker, row]
+    keeps = is_shared(sim, worker)
+    copying = sim.copyings[row]
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
         for block in range(max(ticket.cursor, keys.begin), min(end, keys.begin + keys.count)):
@@ -252,7 +298,9 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
                 copying.blocks += 1
                 sim.readers[worker, source] = row
                 advance(BLOCK_TABLE, sim.block_state[worker], source, _START_READ)
-    queues.append(sim.queues[worker, PREPARED], sim.copyings[worker], row)
+                if keeps:
+                    sim.copies[worker, source].refs += 1
+    queues.append(sim.queues[worker, PREPARED], sim.copyings, row)
     record.stores += 1
     ticket.store = row
     ticket.cursor = end
@@ -294,12 +342,15 @@ def _touch_all(sim: Any, worker: int, request: int) -> None:
     static = sim.static[request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
+    if sim.tickets[request].touched == pool.record[0].epoch:
+        return  # nothing has happened since it did so last
     for run in range(static.key_end - 1, static.key_begin - 1, -1):
         keys = sim.keys[run]
         for i in range(keys.count - 1, -1, -1):
             slot = host.find(pool, static.space + keys.first + i * stride)
             if slot != NONE:
                 host.touch(pool, slot)
+    sim.tickets[request].touched = pool.record[0].epoch
 
 
 # Fences ------------------------------------------------------------------------------------------------------------
@@ -313,7 +364,7 @@ def _readers_end(sim: Any, worker: int, request: int, begin: int) -> int:
     for entry in range(live.table_begin + begin, live.table_begin + live.table_len):
         row = sim.readers[worker, sim.arena[entry]]
         if row != NONE:
-            end = max(end, sim.copyings[worker, row].end)
+            end = max(end, sim.copyings[row].end)
     return int(end)
 
 
@@ -321,7 +372,7 @@ def _readers_end(sim: Any, worker: int, request: int, begin: int) -> int:
 def writable_at(sim: Any, worker: int, request: int) -> int:
     """Return when the blocks reserved for `request`, but for its resident prefix, may be written."""
     now = int(sim.run[0].now)
-    if not is_used(sim, worker):
+    if not is_used(sim, worker) or is_shared(sim, worker):
         return now
     return max(now, _readers_end(sim, worker, request, int(sim.live[request].filled)))
 
@@ -330,7 +381,7 @@ def writable_at(sim: Any, worker: int, request: int) -> int:
 def fence(sim: Any, worker: int, request: int, begin: int) -> None:
     """Let the pass wait for the readers of the copies just given to `request`, those from `begin` on."""
     record = sim.hosts[worker]
-    if record.copyings > 0:
+    if record.copyings > 0 and record.shared == 0:
         record.fence = max(record.fence, _readers_end(sim, worker, request, begin))
 
 
@@ -339,15 +390,49 @@ def fence_preempted(sim: Any, worker: int, request: int) -> None:
     """Let the pass wait for the latest store of a request that is preempted in it."""
     record = sim.hosts[worker]
     row = sim.tickets[request].store
-    if row != NONE:
-        record.fence = max(record.fence, sim.copyings[worker, row].end)
+    if row != NONE and record.shared == 0:
+        record.fence = max(record.fence, sim.copyings[row].end)
 
 
 @compiled
 def is_still(sim: Any, worker: int) -> bool:
-    """Whether nothing of the host can change the passes that follow."""
+    """Whether nothing of the host can change the passes that follow, but the ends of copies; see `frees_somebody`."""
     record = sim.hosts[worker]
-    return bool(record.copyings == 0 and record.retrying == 0 and record.fence == sim.run[0].now)
+    fenced = record.fence != sim.run[0].now
+    if fenced or record.retrying != 0 or sim.queues[worker, PREPARED].head != NONE:
+        return False
+    if record.shared == 0:
+        return not _reads_loose_copies(sim, worker)
+    # Being looked at counts as use, in each pass, among what others use.
+    waits = record.awake > 0 or sim.queues[worker, WAITING].head != NONE
+    looked_at = waits and sim.workers[worker].running < config_of(sim, worker).max_sequences
+    return bool(sim.hosts[record.pool].users == 1 or not looked_at)
+
+
+@compiled
+def _reads_loose_copies(sim: Any, worker: int) -> bool:
+    """Whether a store of `worker` reads a G1 copy that nobody holds, and that growth may take."""
+    pool = host.pool_of(sim, worker)
+    row = int(sim.queues[worker, STORES].head)
+    while row != NONE:
+        slot = int(sim.copyings[row].first)
+        while slot != NONE:
+            if sim.copies[worker, pool.blocks[slot].source].refs == 0:
+                return True
+            slot = int(pool.blocks[slot].chain)
+        row = int(sim.copyings[row].next)
+    return False
+
+
+@compiled
+def frees_somebody(sim: Any, worker: int) -> bool:
+    """Whether the end of a copy may let a request in that waits for `worker`, which is in a macro-step."""
+    if sim.workers[worker].macro <= 1:
+        return False
+    if sim.queues[worker, ASIDE].head != NONE or sim.queues[worker, PENDING].head != NONE:
+        return True
+    full = sim.workers[worker].running >= config_of(sim, worker).max_sequences
+    return bool(not full and sim.queues[worker, WAITING].head != NONE)
 
 
 # Who is looked at --------------------------------------------------------------------------------------------------
@@ -363,6 +448,7 @@ def _wake(sim: Any, worker: int) -> None:
         record.awake += 1
         request = sim.live[request].next
     sim.workers[worker].tried = NONE
+    record.stirred = 1
 
 
 @compiled
@@ -495,11 +581,14 @@ def start_load(sim: Any, worker: int, request: int, hits: int, active: int, numb
     blocks.allocate(blocks.pool_of(sim, worker), sim.arena, live.table_begin + hits, number, blocks.RESERVE_LOAD)
     live.table_len = hits + number
     row = _new_copying(sim, worker, request)
-    sim.copyings[worker, row].first = hits
-    sim.copyings[worker, row].blocks = number
-    _pin_all(sim, worker, row)
-    _submit_load(sim, worker, row, max(sim.run[0].now, _readers_end(sim, worker, request, hits)))
+    sim.copyings[row].first = hits
+    sim.copyings[row].blocks = number
+    _pin_all(sim, row)
     ticket.load = row
+    may_start = int(sim.run[0].now)
+    if not is_shared(sim, worker):
+        may_start = max(may_start, _readers_end(sim, worker, request, hits))
+    _submit(sim, row, H2D, may_start)
     ticket.restored = hits
     record.hits += 1
     record.loads += 1
@@ -509,8 +598,9 @@ def start_load(sim: Any, worker: int, request: int, hits: int, active: int, numb
 
 
 @compiled
-def _pin_all(sim: Any, worker: int, row: int) -> None:
-    copying = sim.copyings[worker, row]
+def _pin_all(sim: Any, row: int) -> None:
+    copying = sim.copyings[row]
+    worker = int(copying.worker)
     static = sim.static[copying.request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
@@ -524,13 +614,16 @@ def _pin_all(sim: Any, worker: int, row: int) -> None:
 
 @compiled
 def drop_load(sim: Any, worker: int, request: int) -> None:
-    """Give up the load of a request that is canceled, if one is under way; the link stays taken."""
+    """Give up the load of a request that is canceled, if one is under way; a link of a private pool stays taken."""
     row = int(sim.tickets[request].load)
     if row == NONE:
         return
-    queues.remove(sim.queues[worker, LOADS], sim.copyings[worker], row)
-    advance(COPYING_TABLE, sim.copying_state[worker], row, _DROP)
-    _unpin_all(sim, worker, row)
+    if is_shared(sim, worker):
+        links.drop(sim, int(sim.hosts[worker].pool), row, H2D, int(sim.run[0].now))
+    else:
+        queues.remove(sim.queues[worker, LOADS], sim.copyings, row)
+    advance(COPYING_TABLE, sim.copying_state, row, _DROP)
+    _unpin_all(sim, row)
     sim.tickets[request].load = NONE
-    _give_back(sim, worker, row)
+    _give_back(sim, row)
     _wake(sim, worker)

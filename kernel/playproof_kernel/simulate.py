@@ -45,6 +45,7 @@ from playproof_kernel.deployment import (
     MAX_DRAFTS,
     Backend,
     DeploymentSpec,
+    HostSpec,
     LoadSpec,
     Role,
     SpeculationSpec,
@@ -319,7 +320,7 @@ def _new_tickets(rows: int) -> Any:
     tickets = records(rows, TICKET)
     tickets.tried_epoch = NONE
     tickets.holder = NONE
-    for name in ("store", "load", "restored", "asleep"):
+    for name in ("store", "load", "restored", "asleep", "touched"):
         tickets[name] = NONE
     return tickets
 
@@ -333,27 +334,40 @@ def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
     workers = len(specs) if any(spec is not None for spec in specs) else 0
     capacity = max((spec.blocks for spec in specs if spec is not None), default=0)
     hosts = records(workers, HOST)
-    for name in ("spare", "copyings_spare"):
+    for name in ("pool", "spare", "copyings_spare", "due"):
         hosts[name] = NONE
-    for host, spec in zip(hosts, specs, strict=False):
+    sharers = [worker for worker, spec in enumerate(specs) if spec is not None and spec.shared]
+    for worker, spec in enumerate(specs[:workers]):
         if spec is not None:
-            host.capacity = spec.blocks
-            host.block_bytes = spec.block_bytes
-            host.d2h_bytes_per_second = spec.d2h_bytes_per_second or 0.0
-            host.h2d_bytes_per_second = spec.h2d_bytes_per_second or 0.0
-            host.latency = spec.latency_ns
-    entries = records((workers, capacity + 1), HOST_BLOCK)
+            _fill_host(hosts, worker, sharers[0] if spec.shared else worker, spec)
+    pools = int(hosts.pool.max(initial=NONE)) + 1
+    entries = records((pools, capacity + 1), HOST_BLOCK)
     for name in ("older", "newer"):
         entries[name][:, capacity] = capacity  # the sentinel alone: an empty list of idle blocks
     return {
         "hosts": hosts,
         "host_blocks": entries,
-        "host_state": np.zeros((workers, capacity), np.int8),
-        "host_buckets": np.full((workers, max(16, 1 << (2 * capacity).bit_length())), NONE, np.int32),
+        "host_state": np.zeros((pools, capacity), np.int8),
+        "host_buckets": np.full((pools, max(16, 1 << (2 * capacity).bit_length())), NONE, np.int32),
         "readers": np.full((workers, copies), NONE, np.int32),
-        "copyings": records((workers, capacity), COPYING),
-        "copying_state": np.zeros((workers, capacity), np.int8),
+        "copyings": records(workers * capacity, COPYING),
+        "copying_state": np.zeros(workers * capacity, np.int8),
     }
+
+
+def _fill_host(hosts: Any, worker: int, pool: int, spec: HostSpec) -> None:
+    host, shared = hosts[worker], hosts[pool]
+    host.pool = pool
+    host.shared = spec.shared
+    host.bytes_per_second[:] = spec.d2h_bytes_per_second or 0.0, spec.h2d_bytes_per_second or 0.0
+    host.latency = spec.latency_ns
+    host.block_bytes = spec.block_bytes
+    rates = spec.shared_d2h_bytes_per_second or 0.0, spec.shared_h2d_bytes_per_second or 0.0
+    layout = (spec.blocks, spec.block_bytes, *(rates if spec.shared else (0.0, 0.0)))
+    if shared.users > 0 and layout != (shared.capacity, shared.block_bytes, *shared.pool_bytes_per_second):
+        raise ValueError("roles that share host memory describe it alike")
+    shared.capacity, shared.block_bytes, shared.pool_bytes_per_second[:] = layout[0], layout[1], layout[2:]
+    shared.users += 1
 
 
 def _new_handoffs(nodes: int) -> Any:
@@ -522,12 +536,16 @@ def _end_ns(sim: Sim, served: Any) -> int:
 
 
 def host_use(sim: Sim) -> npt.NDArray[np.void]:
-    """Return what each worker's host pool did; empty where there is none."""
+    """Return what each worker did with its host pool, and the pools; empty where there is none."""
     use: npt.NDArray[np.void] = np.zeros(len(sim.hosts), HOST_USE)
-    for name in HOST_USE.names or ():
-        use[name] = 0 if name == "resident" else sim.hosts[name]
+    for name in set(HOST_USE.names or ()) & set(HOST.names or ()):
+        use[name] = sim.hosts[name]
+    for direction, (link, blocks) in enumerate((("d2h", "stored"), ("h2d", "loaded"))):
+        use[f"{blocks}_blocks"] = sim.hosts.moved_blocks[:, direction]
+        use[f"{link}_busy"] = sim.hosts.busy[:, direction]
+        use[f"pool_{link}_busy"] = sim.hosts.pool_busy[:, direction]
     held = (HostBlockState.RESIDENT, HostBlockState.PINNED)
-    use["resident"] = np.isin(sim.host_state, held).sum(axis=1)
+    use["resident"][: len(sim.host_state)] = np.isin(sim.host_state, held).sum(axis=1)
     return use
 
 

@@ -17,6 +17,14 @@ _READY = constant(NodeState.READY)
 
 
 @compiled
+def sooner(a: int, b: int) -> int:
+    """Return the earlier of two instants, either of which may be NONE."""
+    if a == NONE or (b != NONE and b < a):
+        return b
+    return a
+
+
+@compiled
 def _earlier(a: Any, b: Any) -> bool:
     return a.time < b.time or (a.time == b.time and a.serial < b.serial)
 
