@@ -19,7 +19,9 @@ def per_ns(bytes_per_second: float | None) -> Fraction | None:
     return Fraction(bytes_per_second) / NS_PER_SECOND if bytes_per_second else None
 
 
-def fair_rates(pool: Fraction | None, links: Mapping[int, Fraction | None], moving: Sequence[int]) -> list[Fraction | None]:
+def fair_rates(
+    pool: Fraction | None, links: Mapping[int, Fraction | None], moving: Sequence[int]
+) -> list[Fraction | None]:
     """Share `pool` among transfers that move.
 
     Parameters
@@ -100,6 +102,8 @@ class FairLink:
     ) -> None:
         self.pool, self.links, self.rounded = pool, dict(links), rounded
         self.now_ns = Fraction(0)
+        self.busy_ns = Fraction(0)  # while anything moved
+        self.rank_busy_ns = dict.fromkeys(self.links, Fraction(0))
         self.transfers: list[Transfer] = []  # in order of submission
 
     def submit(self, number: int, rank: int, size: int, first_byte_ns: int | Fraction) -> None:
@@ -142,7 +146,11 @@ class FairLink:
         return done
 
     def _let_pass(self, until_ns: Fraction) -> None:
-        for transfer, rate in self.rates():
+        moving = self.rates()
+        self.busy_ns += until_ns - self.now_ns if moving else 0
+        for rank in {transfer.rank for transfer, _ in moving}:
+            self.rank_busy_ns[rank] += until_ns - self.now_ns
+        for transfer, rate in moving:
             if rate is not None:
                 transfer.left = max(transfer.left - rate * (until_ns - self.now_ns), Fraction(0))
         self.now_ns = until_ns

@@ -1,6 +1,6 @@
-"""A naive vLLM worker with host memory of its own (G2): every copy an object, every list sorted anew; see `naive`.
+"""Naive vLLM workers with host memory (G2), their own or one pool of all: every copy an object, every list sorted anew.
 
-Written from the documented rules and the reference cases, not from the kernel.
+Written from the documented rules and the reference cases, not from the kernel; see `naive`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ class PrivateLinks:
         self.busy_ns[copying.load] += duration
         self.under_way.append(copying)
 
+    def rank_busy_ns(self, load: bool, rank: int) -> int:
+        return self.busy_ns[load]
+
+    def pool_busy_ns(self, load: bool) -> int:
+        return 0  # there is no pool beside the link
+
     def drop(self, copying: Copying) -> None:
         """Give a copy up; the link stays taken."""
         self.under_way.remove(copying)
@@ -78,6 +84,12 @@ class SharedLinks:
         first_byte_ns = may_start_ns + self.latency_ns[copying.rank]
         self.links[copying.load].submit(copying.number, copying.rank, size, first_byte_ns)
 
+    def rank_busy_ns(self, load: bool, rank: int) -> int:
+        return int(self.links[load].rank_busy_ns[rank])
+
+    def pool_busy_ns(self, load: bool) -> int:
+        return int(self.links[load].busy_ns)
+
     def drop(self, copying: Copying) -> None:
         del self.under_way[copying.number]
         self.links[copying.load].drop(copying.number)
@@ -88,7 +100,7 @@ class SharedLinks:
 
     def advance(self, now_ns: int) -> list[Copying]:
         due: list[Copying] = []
-        for load, link in self.links.items():
+        for link in self.links.values():
             for at, number in link.advance(now_ns):
                 copying = self.under_way.pop(number)
                 copying.end_ns = int(at)
@@ -216,6 +228,7 @@ class NaiveHostWorker(NaiveWorker):
         self.scheduled: set[int] = set()
         self.fence_ns = 0
         self.prepared: list[Copying] = []
+        self.rescued: int | None = None  # who is looked at before all others
         self.stored_blocks = self.loaded_blocks = 0
         self.tried_ns = -1
 
@@ -229,17 +242,19 @@ class NaiveHostWorker(NaiveWorker):
         return copying in self.host.copyings
 
     def host_use(self) -> dict[str, int]:
-        links = self.host.links
-        busy = links.busy_ns if isinstance(links, PrivateLinks) else {False: 0, True: 0}
+        pool, links = self.host, self.host.links
+        first = self.rank == 0  # what is the pool's is told once
         return {
             **self.counters,
-            "evictions": self.host.evictions,
-            "used": len(self.host.pins) + len(self.host.pending),
-            "resident": len(self.host.pins),
+            "evictions": pool.evictions if first else 0,
+            "used": len(pool.pins) + len(pool.pending) if first else 0,
+            "resident": len(pool.pins) if first else 0,
             "stored_blocks": self.stored_blocks,
             "loaded_blocks": self.loaded_blocks,
-            "d2h_busy": busy[False],
-            "h2d_busy": busy[True],
+            "d2h_busy": links.rank_busy_ns(False, self.rank),
+            "h2d_busy": links.rank_busy_ns(True, self.rank),
+            "pool_d2h_busy": links.pool_busy_ns(False) if first else 0,
+            "pool_h2d_busy": links.pool_busy_ns(True) if first else 0,
         }
 
     # Passes
@@ -379,8 +394,25 @@ class NaiveHostWorker(NaiveWorker):
     # Admission
 
     def head(self) -> int | None:
+        if self.rescued is not None:
+            return self.rescued
         awake = [node for node in self.aside if node not in self.asleep]
         return awake[0] if awake else super().head()
+
+    def others_hold(self) -> bool:
+        """Whether memory here will be let go, or a request begin here, without a pass."""
+        return False
+
+    def rescue(self) -> bool:
+        """The head has no room: if what it waits for is held by restored requests behind it alone, the first is next.
+
+        Nothing runs, no copy of this worker is under way, and no handoff will change anything: it would wait for ever.
+        """
+        mine = [copying for copying in self.host.copyings if copying.rank == self.rank]
+        awake = [node for node in self.aside if node not in self.asleep and node in self.restores]
+        stuck = not (self.running or mine or self.others_hold())
+        self.rescued = awake[0] if stuck and awake else None
+        return self.rescued is not None
 
     def leave_queue(self, node: int) -> None:
         self.waiting = [other for other in self.waiting if other != node]
@@ -431,6 +463,7 @@ class NaiveHostWorker(NaiveWorker):
         return last // self.spec.block_size
 
     def admit(self, now: int, budget: int) -> None:
+        self.rescued = None
         while len(self.running) < self.spec.max_sequences and budget > 0:
             node = self.head()
             if node is None:
@@ -447,6 +480,7 @@ class NaiveHostWorker(NaiveWorker):
             if node in self.restores and not self.awaits_copy(node):
                 if self.ceil_blocks(self.known(node)) - len(self.requests[node].table) > self.pool.available():
                     break
+                self.rescued = None  # it is seated now
                 budget -= self.admit_restored(now, node, budget)
                 continue
             if self.awaits_copy(node):
@@ -463,12 +497,14 @@ class NaiveHostWorker(NaiveWorker):
                 self.refuse(node)
                 continue
             if hit:
-                if not self.start_load(now, node, found, hit):
+                if not self.start_load(now, node, found, hit) and not self.rescue():
                     break
                 continue
             found = found[: self.last_reusable(node)]
             if not self.fits(node, found):
-                break
+                if not self.rescue():
+                    break
+                continue
             self.counters["misses"] += 1
             self.leave_queue(node)
             self.take(node, found)
@@ -522,6 +558,9 @@ class NaiveHostWorker(NaiveWorker):
 class HostVllmSource(NaiveHostWorker, VllmSource):
     """A vLLM worker of the prefill role with host memory."""
 
+    def others_hold(self) -> bool:
+        return bool(self.sources)
+
     def release(self, node: int) -> None:
         super().release(node)
         self.tried_ns = -1
@@ -544,6 +583,9 @@ class HostVllmDestination(NaiveHostWorker, VllmDestination):
     def end_reading(self, copies: Sequence[int]) -> None:
         super().end_reading(copies)
         self.changes += 1
+
+    def others_hold(self) -> bool:
+        return bool(self.reserved)
 
     def activate(self, node: int) -> None:
         super().activate(node)
