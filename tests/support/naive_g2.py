@@ -5,6 +5,7 @@ Written from the documented rules and the reference cases, not from the kernel; 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -126,6 +127,7 @@ class NaiveHost:
         self.endings = 0
         self.numbers = 0
         self.evictions = 0
+        self.stored_by: dict[object, int] = {}  # the rank that brought a block here last
 
     def absent(self, key: object) -> bool:
         return key not in self.pending and key not in self.pins
@@ -162,7 +164,8 @@ class NaiveHost:
         # Blocks of one copy are of one age; the end of a prompt goes before its head, as everywhere.
         self.touch(keys[::-1])
 
-    def arrive(self, keys: Sequence[object]) -> None:
+    def arrive(self, keys: Sequence[object], rank: int) -> None:
+        self.stored_by.update(dict.fromkeys(keys, rank))
         self.pending.difference_update(keys)
         self.pins.update(dict.fromkeys(keys, 0))
         self.touch(keys[::-1])
@@ -193,7 +196,7 @@ class NaiveHost:
             if copying.load:
                 self.unpin(copying.keys)
             else:
-                self.arrive(copying.keys)
+                self.arrive(copying.keys, copying.rank)
             self.ended.append(copying)
             self.endings += 1
 
@@ -229,6 +232,8 @@ class NaiveHostWorker(NaiveWorker):
         self.fence_ns = 0
         self.prepared: list[Copying] = []
         self.rescued: int | None = None  # who is looked at before all others
+        self.seen: Counter[str] = Counter()  # what a strategy is wanted to show
+        self.deferred_for: dict[int, list[object]] = {}  # keys that were there, or to come, when a request was deferred
         self.stored_blocks = self.loaded_blocks = 0
         self.tried_ns = -1
 
@@ -300,6 +305,7 @@ class NaiveHostWorker(NaiveWorker):
         for node in self.running:
             if node in self.scheduled:
                 self.prepare_store(node)
+        self.seen["fences"] += self.fence_ns > now
         return max(now, self.fence_ns)
 
     def finish(self, now: int) -> list[tuple[int, str]]:
@@ -379,6 +385,7 @@ class NaiveHostWorker(NaiveWorker):
         """Let go of `copies`, which a store has read."""
         for copy in copies if self.shares else []:
             self.pool.release(copy)
+            self.seen["holds"] += self.pool.refs[copy] == 0
 
     def wake(self) -> None:
         self.asleep.clear()
@@ -412,6 +419,7 @@ class NaiveHostWorker(NaiveWorker):
         awake = [node for node in self.aside if node not in self.asleep and node in self.restores]
         stuck = not (self.running or mine or self.others_hold())
         self.rescued = awake[0] if stuck and awake else None
+        self.seen["rescues"] += self.rescued is not None
         return self.rescued is not None
 
     def leave_queue(self, node: int) -> None:
@@ -444,7 +452,9 @@ class NaiveHostWorker(NaiveWorker):
         mine = [copying for copying in self.host.copyings if copying.load and copying.rank == self.rank]
         loading = {key for copying in mine for key in copying.keys}
         self.host.touch(keys[::-1])
+        self.seen["lost"] += any(self.host.absent(key) for key in self.deferred_for.pop(node, []))
         if any(key in self.host.pending or key in loading for key in present):
+            self.deferred_for[node] = present
             return None
         return present
 
@@ -530,6 +540,7 @@ class NaiveHostWorker(NaiveWorker):
         self.counters["hits"] += 1
         self.counters["loads"] += 1
         self.loaded_blocks += len(hit)
+        self.seen["loads of others"] += any(self.host.stored_by[key] != self.rank for key in hit)
         self.restores[node] = Restore(len(found), load)
         self.set_aside(node)
         return True
@@ -548,6 +559,7 @@ class NaiveHostWorker(NaiveWorker):
         restore = self.restores.pop(node, None)
         if restore is not None and self.in_flight(restore.copying):
             self.host.drop(restore.copying)
+            self.seen["dropped loads"] += 1
             self.wake()
         self.leave_queue(node)
         self.asleep.discard(node)
