@@ -197,8 +197,10 @@ QUEUE = np.dtype([("head", np.int64), ("tail", np.int64)], align=True)
 WAITING, OUTCOMES, PENDING, READY = constant(0), constant(1), constant(2), constant(3)
 # With host memory: for a copy to end; and, linked by `copyings`, copies prepared, under way in each direction, and just
 # ended. Those under way and ended in a shared pool stand with the worker whose row the pool has.
+# Stores that have ended while their worker was in a pass keep their blocks until that has ended, too.
 ASIDE, PREPARED, STORES, LOADS, ENDED_COPIES = constant(4), constant(5), constant(6), constant(7), constant(8)
-QUEUES = 9
+RETURNING = constant(9)
+QUEUES = 10
 
 # Directions of a link, and places in what a record keeps of each.
 D2H, H2D = constant(0), constant(1)
@@ -326,7 +328,8 @@ COPYING = np.dtype(
         ("left", np.float64),  # bytes that have not moved yet in a shared pool
         ("end", np.int64),  # NONE until that is known
         ("blocks", np.int64),
-        ("first", np.int64),  # store: its first block in host memory; load: its first block in the prompt
+        # store: its last block in host memory, or, when it is returning, in G1; load: its first block in the prompt
+        ("first", np.int64),
     ],
     align=True,
 )

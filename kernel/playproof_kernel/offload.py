@@ -9,7 +9,8 @@ its workers share, and with it the rate of the copies (`links`).
 
 What becomes of a G1 block that a store still reads differs. Before a private pool it may be given to another request,
 but the pass that writes it does not begin to compute before that store has ended: the pass's fence. Before a shared
-pool nobody knows when that will be, so the store keeps the block: it has a reference of its own until it ends.
+pool nobody knows when that will be, so the store keeps the block: it has a reference of its own until it has ended, and
+with it the pass during which it does.
 
 What is on its way sets requests aside. They keep their order, come before the waiting queue, and are looked at again
 once any copy of the pool has ended. A busy worker hears of such ends at the end of its pass.
@@ -23,8 +24,20 @@ from playproof_spec.machines import BlockEvent, BlockState, HostBlockState, Requ
 from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel import blocks, host, links, queues, router, tables
-from playproof_kernel.arrays import ASIDE, D2H, ENDED_COPIES, H2D, LOADS, NONE, PENDING, PREPARED, STORES, WAITING
-from playproof_kernel.jit import ZERO, compiled, constant
+from playproof_kernel.arrays import (
+    ASIDE,
+    D2H,
+    ENDED_COPIES,
+    H2D,
+    LOADS,
+    NONE,
+    PENDING,
+    PREPARED,
+    RETURNING,
+    STORES,
+    WAITING,
+)
+from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.timers import sooner
 from playproof_kernel.transitions import BLOCK_TABLE, COPYING_TABLE, REQUEST_TABLE, advance, renew
@@ -166,24 +179,25 @@ def _end_shared(sim: Any, pool: int, now: int) -> bool:
 @compiled
 def _end(sim: Any, row: int) -> None:
     """A copy is at its end: what it brought is there, and what it read is free of it."""
+    worker = int(sim.copyings[row].worker)
     if sim.tickets[sim.copyings[row].request].load == row:
         _end_load(sim, row)
-    else:
-        _end_store(sim, row)
-    worker = int(sim.copyings[row].worker)
+        _give_back(sim, row)
+    elif _end_store(sim, row):
+        _give_back(sim, row)
     if sim.workers[worker].pass_end == NONE:
         # Else it tells at the end of its pass: what that has done so far, nobody is to know.
         router.publish(sim, worker)
-    _give_back(sim, row)
 
 
 @compiled
-def _end_store(sim: Any, row: int) -> None:
+def _end_store(sim: Any, row: int) -> bool:
+    """End a store; False when it still keeps its G1 copies, linked by `newer` from ``copying.first`` on."""
     copying = sim.copyings[row]
     worker = int(copying.worker)
     keeps = is_shared(sim, worker)
     pool = host.pool_of(sim, worker)
-    kept = int(copying.blocks)
+    last = NONE
     # The chain goes from the last block to the first, so that the head of a prompt stays longest.
     slot = int(copying.first)
     while slot != NONE:
@@ -195,15 +209,41 @@ def _end_store(sim: Any, row: int) -> None:
         if state in (_READING, _READING_IDLE):
             advance(BLOCK_TABLE, sim.block_state[worker], source, _READ_DONE)
         if keeps:
-            kept -= 1
-            sim.found[kept] = source
+            # A copy that is referenced has no place in the order of use.
+            sim.copies[worker, source].newer = NONE
+            if last == NONE:
+                copying.first = source
+            else:
+                sim.copies[worker, last].newer = source
+            last = source
         slot = int(pool.blocks[slot].chain)
-    if keeps:
-        blocks.release(blocks.pool_of(sim, worker), sim.found, ZERO, int(copying.blocks))
-        sim.workers[worker].capacity_epoch += 1
     # The request may be gone, and another in its place.
     if sim.tickets[copying.request].store == row:
         sim.tickets[copying.request].store = NONE
+    if not keeps:
+        return True
+    copying.end = sim.run[0].now
+    queues.append(sim.queues[worker, RETURNING], sim.copyings, row)
+    if sim.workers[worker].pass_end == NONE:
+        return_copies(sim, worker, int(copying.end))
+    return False
+
+
+@compiled
+def return_copies(sim: Any, worker: int, until: int) -> None:
+    """Let go of the G1 copies that stores which ended by `until` have kept, the last block of each store first."""
+    returning = sim.queues[worker, RETURNING]
+    pool = blocks.pool_of(sim, worker)
+    while returning.head != NONE and sim.copyings[returning.head].end <= until:
+        row = queues.take(returning, sim.copyings)
+        copy = int(sim.copyings[row].first)
+        while copy != NONE:
+            following = int(sim.copies[worker, copy].newer)
+            sim.found[0] = copy
+            blocks.release(pool, sim.found, ZERO, ONE)
+            copy = following
+        sim.workers[worker].capacity_epoch += 1
+        _give_back(sim, row)
 
 
 @compiled

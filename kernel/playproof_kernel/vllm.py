@@ -576,6 +576,8 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
     record.running = kept
     requests.tell_outcomes(sim, worker, end)
     passes.rest(sim, worker)
+    if offload.is_used(sim, worker):
+        offload.return_copies(sim, worker, end)
 
 
 # Handoff ----------------------------------------------------------------------------------------------------------

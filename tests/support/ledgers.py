@@ -13,7 +13,7 @@ from playproof_spec.machines import HandoffState, NodeState, PlayState, RequestS
 # What a host pool did, as far as a naive one counts it.
 HOST_COLUMNS = (
     *("used", "resident", "hits", "misses", "stores", "loads", "stored_blocks", "loaded_blocks", "evictions"),
-    *("deferrals", "retries", "d2h_busy", "h2d_busy"),
+    *("deferrals", "retries", "d2h_busy", "h2d_busy", "pool_d2h_busy", "pool_h2d_busy"),
 )
 
 
@@ -70,8 +70,8 @@ def observed(ledger: Ledger) -> dict[str, Any]:
         "preemptions": ledger.preemptions.tolist(),
         "hosts": [
             dict(zip(HOST_COLUMNS, row, strict=True))
-            for row, capacity in zip(ledger.hosts[[*HOST_COLUMNS]].tolist(), ledger.hosts["capacity"], strict=True)
-            if capacity > 0
+            for row, pool in zip(ledger.hosts[[*HOST_COLUMNS]].tolist(), ledger.hosts["pool"], strict=True)
+            if pool >= 0
         ],
     }
 

@@ -52,6 +52,12 @@ class NaivePool:
         taken = [self.allocate() for _ in range(number)]
         return taken[: spare - 1 : -1] + taken[:spare] if spare else taken[::-1]
 
+    def give_back(self, copies: list[int]) -> None:
+        """Undo an allocation of `copies`; what was evicted for it stays evicted."""
+        for copy in reversed(copies):
+            self.refs[copy] = 0
+            self.free.append(copy)
+
     def reuse(self, copy: int) -> None:
         self.idle.pop(copy, None)
         self.refs[copy] += 1
@@ -424,11 +430,11 @@ class NaiveWorker:
         """Take note that a pass tried in vain at this instant may now have an effect."""
 
     def end_due_copies(self, now: int) -> bool:
-        """End what is due on the links to the host of an idle worker; say whether anything was."""
+        """End what is due on the links to the host; say whether this worker is idle and hears of anything."""
         return False
 
     def next_copy_end(self) -> int | None:
-        """When a copy to or from the host ends that an idle worker hears of."""
+        """When the next thing happens on the links to the host that an idle worker, or another one, hears of."""
         return None
 
     # Scheduling
@@ -673,6 +679,13 @@ def leave_unfinished(workers: Sequence[NaiveWorker]) -> None:
         worker.passes -= worker.end_ns is not None
 
 
+def share_host(workers: Sequence[NaiveWorker]) -> None:
+    """Give workers the one host pool of the deployment, if that is where their host memory is."""
+    from naive_g2 import join_pool  # which builds on this module
+
+    join_pool(workers)
+
+
 def speculate(workers: Sequence[NaiveWorker], deployment: DeploymentSpec, *, drafting: bool = True) -> None:
     """Give workers the rules of speculative decoding, if the deployment has it; prefill workers draft nothing."""
     if deployment.speculation is not None:
@@ -693,6 +706,7 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
     driver = NaiveDriver(graph, load)
     workers = [_new_worker(graph, deployment, driver.requests) for _ in range(deployment.workers)]
     speculate(workers, deployment)
+    share_host(workers)
     router = NaiveRouter(workers, deployment.router)
     driver.start()
     while True:
@@ -701,7 +715,7 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
             changed = False
             outcomes: list[tuple[int, str]] = []
             for worker in workers:
-                if worker.end_ns is None and worker.end_due_copies(driver.now):
+                if worker.end_due_copies(driver.now):
                     changed = True
             for worker in workers:
                 if worker.end_ns == driver.now:
@@ -719,7 +733,7 @@ def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Na
                 changed = True
             changed = _start_passes(driver, workers) or changed
         times = [w.end_ns for w in workers if w.end_ns is not None]
-        copies = [w.next_copy_end() for w in workers if w.end_ns is None]
+        copies = [w.next_copy_end() for w in workers]
         times += [at for at in [*copies, driver.next_time()] if at is not None]
         if not times or stops_before(min(times), load):
             leave_unfinished(workers)

@@ -16,6 +16,7 @@ from naive import (
     NaiveWorker,
     Request,
     leave_unfinished,
+    share_host,
     speculate,
     stops_before,
 )
@@ -96,6 +97,7 @@ class DestinationRole(NaiveWorker):
         self.reserved: list[int] = []
         self.changes = 0
         self.tried: dict[int, int] = {}
+        self.heard_copies = False  # to or from the host, and has not tried since
 
     def accept(self, node: int) -> None:
         self.pending.append(node)
@@ -104,9 +106,9 @@ class DestinationRole(NaiveWorker):
         """Take memory for the prompt of `node` and return its fresh blocks, None when there is no room."""
         raise NotImplementedError
 
-    def writable_ns(self, node: int, now: int) -> int:
-        """When the fresh blocks reserved for `node` may be written."""
-        return now
+    def still_read(self, copies: Sequence[int]) -> bool:
+        """Whether any of `copies`, just allocated, may not be written yet."""
+        return False
 
     def try_reserve(self) -> tuple[int, int] | None:
         """Try the first pending destination, once per change; return it and its fresh blocks."""
@@ -153,8 +155,14 @@ class VllmDestination(DestinationRole):
             return None
         for copy in found:
             self.pool.reuse(copy)
+        taken = self.pool.allocate_all(fresh)
+        if self.still_read(taken):
+            self.pool.give_back(taken)
+            for copy in found[::-1]:
+                self.pool.release(copy)
+            return None
         request.filled = len(found)
-        request.table = found + self.pool.allocate_all(fresh)
+        request.table = found + taken
         return fresh
 
     def activate(self, node: int) -> None:
@@ -301,6 +309,7 @@ class NaiveDisagg:
         ]
         speculate(self.prefill, deployment, drafting=False)
         speculate(self.decode, deployment)
+        share_host(self.workers)
         self.queue: list[tuple[str, int]] = []
         self.deferred: list[tuple[NaiveWorker, str, int]] = []
         self.transfers: list[tuple[int, int]] = []
@@ -320,6 +329,7 @@ class NaiveDisagg:
 
     def attempt(self, destination: DestinationRole) -> bool:
         """Try the first pending destination of an idle worker, and say whether it has its place now."""
+        destination.heard_copies = False
         first = destination.pending[0] if destination.pending else None
         if first is not None and self.driver.requests[first].state == "canceled":
             return False  # it is cleaned up in a moment
@@ -400,7 +410,7 @@ class NaiveDisagg:
     def start_transfer(self, node: int) -> None:
         destination = self.handoffs[node].destination
         assert destination is not None
-        length = destination.writable_ns(node, self.driver.now) - self.driver.now + self.transfer_ns(node)
+        length = self.transfer_ns(node)
         if length > 0:
             self.transfers.append((self.driver.now + length, node))
         else:
@@ -474,8 +484,10 @@ class NaiveDisagg:
         """Do once what is due at this instant, in order; say whether anything was."""
         now, changed = self.driver.now, False
         for worker in self.workers:
-            if worker.end_ns is None and worker.end_due_copies(now):
+            if worker.end_due_copies(now):
                 changed = True
+                if isinstance(worker, DestinationRole):
+                    worker.heard_copies = True
         for worker in self.workers:
             if worker.end_ns == now:
                 self.queue += [(action, node) for busy, action, node in self.deferred if busy is worker]
@@ -518,9 +530,9 @@ class NaiveDisagg:
                 continue
             if worker.start(self.driver.now):
                 return worker
-            # Who has work that cannot go on looks at what is pending, too.
+            # Who has work that cannot go on looks at what is pending, too, and who heard of copies and has not yet.
             if isinstance(worker, DestinationRole):
-                if worker.has_work() and self.attempt(worker):
+                if (worker.has_work() or worker.heard_copies) and self.attempt(worker):
                     worker.look_again()
                     return worker
         return None
@@ -528,7 +540,7 @@ class NaiveDisagg:
     def next_time(self) -> int | None:
         times = [worker.end_ns for worker in self.workers if worker.end_ns is not None]
         times += [at for at, _ in self.transfers]
-        copies = [worker.next_copy_end() for worker in self.workers if worker.end_ns is None]
+        copies = [worker.next_copy_end() for worker in self.workers]
         times += [at for at in copies if at is not None]
         following = self.driver.next_time()
         return min(times if following is None else [*times, following], default=None)

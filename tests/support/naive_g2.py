@@ -1,6 +1,6 @@
-"""A naive vLLM worker with host memory of its own (G2): every copy an object, every list sorted anew; see `naive`.
+"""Naive vLLM workers with host memory (G2), their own or one pool of all: every copy an object, every list sorted anew.
 
-Written from the documented rules and the reference cases, not from the kernel.
+Written from the documented rules and the reference cases, not from the kernel; see `naive`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from maxmin import FairLink, per_ns
 from naive import NaiveWorker, Request
 from naive_disagg import VllmDestination, VllmSource
 from playproof_kernel import WorkerSpec
@@ -18,43 +19,116 @@ from playproof_spec.graph import Graph
 
 @dataclass(eq=False)
 class Copying:
-    """Blocks on their way to the host (a store) or back (a load)."""
+    """Blocks of a worker on their way to the host (a store) or back (a load)."""
 
     number: int
     load: bool
+    rank: int
     node: int
     keys: list[object]
-    end_ns: int | None = None  # None until it is submitted
+    end_ns: int | None = None  # None until it is submitted, and on shared links until it has ended
 
 
-class NaiveLink:
-    """One direction of a worker's link: first in, first out."""
+class PrivateLinks:
+    """A worker's two links, first in, first out."""
 
-    def __init__(self, bytes_per_second: float | None, latency_ns: int) -> None:
-        self.bytes_per_second = bytes_per_second
-        self.latency_ns = latency_ns
-        self.free_ns = 0
-        self.busy_ns = 0
-        self.bytes = 0
+    def __init__(self, spec: HostSpec) -> None:
+        self.latency_ns = spec.latency_ns
+        self.bytes_per_second = {False: spec.d2h_bytes_per_second, True: spec.h2d_bytes_per_second}
+        self.free_ns = {False: 0, True: 0}
+        self.busy_ns = {False: 0, True: 0}
+        self.under_way: list[Copying] = []
 
-    def submit(self, may_start_ns: int, size: int) -> int:
-        duration = round(size / self.bytes_per_second * 1e9) if self.bytes_per_second else 0
-        self.free_ns = max(self.free_ns, may_start_ns + self.latency_ns) + duration
-        self.busy_ns += duration
-        self.bytes += size
-        return self.free_ns
+    def submit(self, copying: Copying, size: int, may_start_ns: int) -> None:
+        rate = self.bytes_per_second[copying.load]
+        duration = round(size / rate * 1e9) if rate else 0
+        copying.end_ns = max(self.free_ns[copying.load], may_start_ns + self.latency_ns) + duration
+        self.free_ns[copying.load] = copying.end_ns
+        self.busy_ns[copying.load] += duration
+        self.under_way.append(copying)
+
+    def rank_busy_ns(self, load: bool, rank: int) -> int:
+        return self.busy_ns[load]
+
+    def pool_busy_ns(self, load: bool) -> int:
+        return 0  # there is no pool beside the link
+
+    def drop(self, copying: Copying) -> None:
+        """Give a copy up; the link stays taken."""
+        self.under_way.remove(copying)
+
+    def next_ns(self) -> int | None:
+        return min((copying.end_ns for copying in self.under_way if copying.end_ns is not None), default=None)
+
+    def advance(self, now_ns: int) -> list[Copying]:
+        """Return what has ended by `now_ns`, stores before loads of one instant."""
+        due = [copying for copying in self.under_way if copying.end_ns is not None and copying.end_ns <= now_ns]
+        self.under_way = [copying for copying in self.under_way if copying not in due]
+        return sorted(due, key=lambda copying: (copying.end_ns, copying.load))
+
+
+class SharedLinks:
+    """The links of several ranks to one pool, under the pool's own rates."""
+
+    def __init__(self, pool: HostSpec, ranks: Sequence[HostSpec]) -> None:
+        self.latency_ns = [spec.latency_ns for spec in ranks]
+        to_host = {rank: per_ns(spec.d2h_bytes_per_second) for rank, spec in enumerate(ranks)}
+        back = {rank: per_ns(spec.h2d_bytes_per_second) for rank, spec in enumerate(ranks)}
+        self.links = {
+            False: FairLink(per_ns(pool.shared_d2h_bytes_per_second), to_host),
+            True: FairLink(per_ns(pool.shared_h2d_bytes_per_second), back),
+        }
+        self.under_way: dict[int, Copying] = {}
+
+    def submit(self, copying: Copying, size: int, may_start_ns: int) -> None:
+        self.under_way[copying.number] = copying
+        first_byte_ns = may_start_ns + self.latency_ns[copying.rank]
+        self.links[copying.load].submit(copying.number, copying.rank, size, first_byte_ns)
+
+    def rank_busy_ns(self, load: bool, rank: int) -> int:
+        return int(self.links[load].rank_busy_ns[rank])
+
+    def pool_busy_ns(self, load: bool) -> int:
+        return int(self.links[load].busy_ns)
+
+    def drop(self, copying: Copying) -> None:
+        del self.under_way[copying.number]
+        self.links[copying.load].drop(copying.number)
+
+    def next_ns(self) -> int | None:
+        times = [at for link in self.links.values() if (at := link.next_ns()) is not None]
+        return int(min(times)) if times else None
+
+    def advance(self, now_ns: int) -> list[Copying]:
+        due: list[Copying] = []
+        for link in self.links.values():
+            for at, number in link.advance(now_ns):
+                copying = self.under_way.pop(number)
+                copying.end_ns = int(at)
+                due.append(copying)
+        return sorted(due, key=lambda copying: (copying.end_ns, copying.load))
 
 
 class NaiveHost:
-    """A host pool: what is in it or on its way there, who is pinned, and the order in which blocks were last used."""
+    """A host pool: what is in it or on its way there, who is pinned, and the order in which blocks were last used.
 
-    def __init__(self, spec: HostSpec) -> None:
+    It belongs to one worker, or to all workers of a deployment. What ends shows in the pool at that instant; each
+    worker hears of it, and of its own copies, when it is idle or at the end of its pass.
+    """
+
+    def __init__(self, spec: HostSpec, links: PrivateLinks | SharedLinks) -> None:
         self.spec = spec
+        self.links = links
         self.pending: set[object] = set()
         self.pins: dict[object, int] = {}  # of resident blocks
         self.told: Counter[object] = Counter()  # what a KV router was told of
         self.oldest_first: list[object] = []  # resident blocks that are not pinned
-        self.counters = dict.fromkeys(["hits", "misses", "stores", "loads", "evictions", "deferrals", "retries"], 0)
+        self.copyings: list[Copying] = []  # prepared or under way
+        self.ended: list[Copying] = []  # that their workers have not heard of
+        self.endings = 0
+        self.numbers = 0
+        self.evictions = 0
+        self.stored_by: dict[object, int] = {}  # the rank that brought a block here last
 
     def absent(self, key: object) -> bool:
         return key not in self.pending and key not in self.pins
@@ -76,16 +150,8 @@ class NaiveHost:
         for key in victims:
             self.oldest_first.remove(key)
             del self.pins[key]
-        self.counters["evictions"] += len(victims)
+        self.evictions += len(victims)
         return True
-
-    def arrive(self, keys: Sequence[object]) -> None:
-        for key in keys:
-            self.pending.remove(key)
-            self.pins[key] = 0
-        self.told.update(keys)
-        # Blocks of one store are of one age; the end of a prompt goes before its head, as everywhere.
-        self.touch(keys[::-1])
 
     def pin(self, keys: Sequence[object]) -> None:
         for key in keys:
@@ -96,7 +162,45 @@ class NaiveHost:
     def unpin(self, keys: Sequence[object]) -> None:
         for key in keys:
             self.pins[key] -= 1
+        # Blocks of one copy are of one age; the end of a prompt goes before its head, as everywhere.
         self.touch(keys[::-1])
+
+    def arrive(self, keys: Sequence[object], rank: int) -> None:
+        self.stored_by.update(dict.fromkeys(keys, rank))
+        self.pending.difference_update(keys)
+        self.pins.update(dict.fromkeys(keys, 0))
+        self.told.update(keys)
+        self.touch(keys[::-1])
+
+    def copy(self, load: bool, rank: int, node: int, keys: list[object]) -> Copying:
+        """Prepare a copy of `keys`, which are kept, or for which there is room."""
+        self.numbers += 1
+        copying = Copying(self.numbers, load, rank, node, keys)
+        self.copyings.append(copying)
+        if load:
+            self.pin(keys)
+        else:
+            self.pending.update(keys)
+        return copying
+
+    def submit(self, copying: Copying, may_start_ns: int) -> None:
+        self.links.submit(copying, len(copying.keys) * self.spec.block_bytes, may_start_ns)
+
+    def drop(self, load: Copying) -> None:
+        self.links.drop(load)
+        self.copyings.remove(load)
+        self.unpin(load.keys)
+
+    def advance(self, now_ns: int) -> None:
+        """End what is due by `now_ns`."""
+        for copying in self.links.advance(now_ns):
+            self.copyings.remove(copying)
+            if copying.load:
+                self.unpin(copying.keys)
+            else:
+                self.arrive(copying.keys, copying.rank)
+            self.ended.append(copying)
+            self.endings += 1
 
 
 @dataclass
@@ -108,16 +212,18 @@ class Restore:
 
 
 class NaiveHostWorker(NaiveWorker):
-    """A vLLM worker whose prompt blocks are written through to its own host pool."""
+    """A vLLM worker whose prompt blocks are written through to a host pool: its own, until it joins another."""
+
+    shares = False
 
     def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
         super().__init__(graph, spec, context, requests)
         assert spec.host is not None
-        self.host = NaiveHost(spec.host)
-        self.d2h = NaiveLink(spec.host.d2h_bytes_per_second, spec.host.latency_ns)
-        self.h2d = NaiveLink(spec.host.h2d_bytes_per_second, spec.host.latency_ns)
-        self.copyings: list[Copying] = []
-        self.numbers = 0
+        self.host_spec = spec.host
+        self.host = NaiveHost(spec.host, PrivateLinks(spec.host))
+        self.rank = 0
+        self.heard = 0  # endings of copies
+        self.counters = dict.fromkeys(("hits", "misses", "stores", "loads", "deferrals", "retries"), 0)
         self.cursor: dict[int, int] = {}
         self.latest_store: dict[int, Copying] = {}
         self.reading: dict[int, Copying] = {}  # blocks of the G1 pool that a store reads
@@ -126,19 +232,22 @@ class NaiveHostWorker(NaiveWorker):
         self.asleep: set[int] = set()  # those of them who wait until some copy ends
         self.scheduled: set[int] = set()
         self.fence_ns = 0
+        self.prepared: list[Copying] = []
+        self.rescued: int | None = None  # who is looked at before all others
+        self.seen: Counter[str] = Counter()  # what a strategy is wanted to show
+        self.deferred_for: dict[int, list[object]] = {}  # keys that were there, or to come, when a request was deferred
+        self.stored_blocks = self.loaded_blocks = 0
         self.tried_ns = -1
         self.evicted: list[object] = []  # from the host, and a KV router has not been told
+
+    def join(self, pool: NaiveHost, rank: int) -> None:
+        self.host, self.rank, self.shares = pool, rank, True
 
     def keys(self, node: int) -> list[object]:
         return self.contents(node, self.prompt(node) // self.spec.block_size)
 
-    def copying_of(self, load: bool, node: int, keys: list[object]) -> Copying:
-        self.numbers += 1
-        self.copyings.append(Copying(self.numbers, load, node, keys))
-        return self.copyings[-1]
-
     def in_flight(self, copying: Copying | None) -> bool:
-        return copying in self.copyings
+        return copying in self.host.copyings
 
     def host_published(self) -> set[object]:
         return {key for key in self.host.told if self.host.told[key] > 0}
@@ -149,15 +258,19 @@ class NaiveHostWorker(NaiveWorker):
         self.evicted = []
 
     def host_use(self) -> dict[str, int]:
-        size = self.host.spec.block_bytes
+        pool, links = self.host, self.host.links
+        first = self.rank == 0  # what is the pool's is told once
         return {
-            **self.host.counters,
-            "used": len(self.host.pins) + len(self.host.pending),
-            "resident": len(self.host.pins),
-            "stored_blocks": self.d2h.bytes // size,
-            "loaded_blocks": self.h2d.bytes // size,
-            "d2h_busy": self.d2h.busy_ns,
-            "h2d_busy": self.h2d.busy_ns,
+            **self.counters,
+            "evictions": pool.evictions if first else 0,
+            "used": len(pool.pins) + len(pool.pending) if first else 0,
+            "resident": len(pool.pins) if first else 0,
+            "stored_blocks": self.stored_blocks,
+            "loaded_blocks": self.loaded_blocks,
+            "d2h_busy": links.rank_busy_ns(False, self.rank),
+            "h2d_busy": links.rank_busy_ns(True, self.rank),
+            "pool_d2h_busy": links.pool_busy_ns(False) if first else 0,
+            "pool_h2d_busy": links.pool_busy_ns(True) if first else 0,
         }
 
     # Passes
@@ -167,9 +280,11 @@ class NaiveHostWorker(NaiveWorker):
         self.tried_ns = -1
 
     def has_work(self) -> bool:
+        self.hear()
         return bool(self.running or self.waiting or len(self.aside) > len(self.asleep))
 
     def start(self, now: int) -> bool:
+        self.hear()
         if self.tried_ns == now:
             return False
         self.scheduled = set()
@@ -183,18 +298,16 @@ class NaiveHostWorker(NaiveWorker):
         before = len(self.requests[node].table)
         super().compute(node, tokens)
         self.scheduled.add(node)
-        self.wait_for_readers(self.requests[node].table[before:])
-
-    def wait_for_readers(self, copies: Sequence[int]) -> None:
-        self.fence_ns = max([self.fence_ns, *self.read_ends(copies)])
+        self.fence_ns = max([self.fence_ns, *self.read_ends(self.requests[node].table[before:])])
 
     def read_ends(self, copies: Sequence[int]) -> list[int]:
+        """When the stores end that read `copies`, which a request has just been given: on private links alone."""
         ends = [self.reading[copy].end_ns for copy in copies if copy in self.reading]
         return [end for end in ends if end is not None]
 
     def preempt(self, node: int) -> None:
         store = self.latest_store.get(node)
-        if store is not None and store in self.copyings and store.end_ns is not None:
+        if store is not None and store.end_ns is not None:
             self.fence_ns = max(self.fence_ns, store.end_ns)
         self.scheduled.discard(node)
         super().preempt(node)
@@ -203,16 +316,21 @@ class NaiveHostWorker(NaiveWorker):
         for node in self.running:
             if node in self.scheduled:
                 self.prepare_store(node)
+        self.seen["fences"] += self.fence_ns > now
         return max(now, self.fence_ns)
 
     def finish(self, now: int) -> list[tuple[int, str]]:
         self.tried_ns = -1
-        self.end_copies(now)
-        for copying in self.copyings:
-            if copying.end_ns is None:
-                copying.end_ns = self.d2h.submit(now, len(copying.keys) * self.host.spec.block_bytes)
-        self.end_copies(now)
-        return super().finish(now)
+        outcomes = super().finish(now)
+        self.host.advance(now)
+        self.hear()
+        for store in self.prepared:
+            self.host.submit(store, now)
+            self.stored_blocks += len(store.keys)
+        self.prepared = []
+        self.host.advance(now)
+        self.hear()
+        return outcomes
 
     def look_again(self) -> None:
         self.tried_ns = -1
@@ -234,13 +352,15 @@ class NaiveHostWorker(NaiveWorker):
         room = self.host.make_room(len(missing), keys[begin:end])
         self.evicted += [key for key in before if key not in self.host.pins]
         if not room:
-            self.host.counters["retries"] += 1
+            self.counters["retries"] += 1
             return
-        store = self.copying_of(False, node, [keys[block] for block in missing])
-        self.host.pending.update(store.keys)
-        self.host.counters["stores"] += 1
+        store = self.host.copy(False, self.rank, node, [keys[block] for block in missing])
+        self.prepared.append(store)
+        self.counters["stores"] += 1
         for copy in copies:
             self.reading[copy] = store
+            if self.shares:
+                self.pool.refs[copy] += 1
         self.latest_store[node] = store
         self.cursor[node] = end
         self.host.touch(keys[::-1])
@@ -248,25 +368,40 @@ class NaiveHostWorker(NaiveWorker):
     # Ends of copies
 
     def end_due_copies(self, now: int) -> bool:
-        return self.end_copies(now)
+        if self.shares:
+            self.host.advance(now)
+        if self.end_ns is not None:
+            return False
+        self.host.advance(now)
+        return self.hear()
 
     def next_copy_end(self) -> int | None:
-        return min((copying.end_ns for copying in self.copyings if copying.end_ns is not None), default=None)
+        return self.host.links.next_ns() if self.shares or self.end_ns is None else None
 
-    def end_copies(self, now: int) -> bool:
-        due = [copying for copying in self.copyings if copying.end_ns is not None and copying.end_ns <= now]
-        for copying in sorted(due, key=lambda copying: (copying.end_ns, copying.load, copying.number)):
-            self.copyings.remove(copying)
+    def hear(self) -> bool:
+        """Hear of copies that have ended, of whichever worker they were; say whether there were any."""
+        mine = [copying for copying in self.host.ended if copying.rank == self.rank]
+        self.host.ended = [copying for copying in self.host.ended if copying not in mine]
+        for copying in mine:
             if copying.load:
-                self.host.unpin(copying.keys)
                 self.restored(copying)
             else:
-                self.host.arrive(copying.keys)
+                read = [copy for copy, store in self.reading.items() if store is copying]
                 self.reading = {copy: store for copy, store in self.reading.items() if store is not copying}
-        if due:
-            self.wake()
+                self.end_reading(read[::-1])
+        if mine and self.end_ns is None:
             self.publish()
-        return bool(due)
+        if self.heard == self.host.endings:
+            return False
+        self.heard = self.host.endings
+        self.wake()
+        return True
+
+    def end_reading(self, copies: Sequence[int]) -> None:
+        """Let go of `copies`, which a store has read."""
+        for copy in copies if self.shares else []:
+            self.pool.release(copy)
+            self.seen["holds"] += self.pool.refs[copy] == 0
 
     def wake(self) -> None:
         self.asleep.clear()
@@ -282,8 +417,26 @@ class NaiveHostWorker(NaiveWorker):
     # Admission
 
     def head(self) -> int | None:
+        if self.rescued is not None:
+            return self.rescued
         awake = [node for node in self.aside if node not in self.asleep]
         return awake[0] if awake else super().head()
+
+    def others_hold(self) -> bool:
+        """Whether memory here will be let go, or a request begin here, without a pass."""
+        return False
+
+    def rescue(self) -> bool:
+        """The head has no room: if what it waits for is held by restored requests behind it alone, the first is next.
+
+        Nothing runs, no copy of this worker is under way, and no handoff will change anything: it would wait for ever.
+        """
+        mine = [copying for copying in self.host.copyings if copying.rank == self.rank]
+        awake = [node for node in self.aside if node not in self.asleep and node in self.restores]
+        stuck = not (self.running or mine or self.others_hold())
+        self.rescued = awake[0] if stuck and awake else None
+        self.seen["rescues"] += self.rescued is not None
+        return self.rescued is not None
 
     def leave_queue(self, node: int) -> None:
         self.waiting = [other for other in self.waiting if other != node]
@@ -312,9 +465,12 @@ class NaiveHostWorker(NaiveWorker):
             if self.host.absent(key):
                 break
             present.append(key)
-        loading = {key for copying in self.copyings if copying.load for key in copying.keys}
+        mine = [copying for copying in self.host.copyings if copying.load and copying.rank == self.rank]
+        loading = {key for copying in mine for key in copying.keys}
         self.host.touch(keys[::-1])
+        self.seen["lost"] += any(self.host.absent(key) for key in self.deferred_for.pop(node, []))
         if any(key in self.host.pending or key in loading for key in present):
+            self.deferred_for[node] = present
             return None
         return present
 
@@ -333,6 +489,7 @@ class NaiveHostWorker(NaiveWorker):
         return last // self.spec.block_size
 
     def admit(self, now: int, budget: int) -> None:
+        self.rescued = None
         while len(self.running) < self.spec.max_sequences and budget > 0:
             node = self.head()
             if node is None:
@@ -349,29 +506,32 @@ class NaiveHostWorker(NaiveWorker):
             if node in self.restores and not self.awaits_copy(node):
                 if self.ceil_blocks(self.known(node)) - len(self.requests[node].table) > self.pool.available():
                     break
+                self.rescued = None  # it is seated now
                 budget -= self.admit_restored(now, node, budget)
                 continue
             if self.awaits_copy(node):
-                self.host.counters["deferrals"] += 1
+                self.counters["deferrals"] += 1
                 self.set_aside(node)
                 continue
             found = self.resident(node, self.known(node) // self.spec.block_size)
             hit = self.host_hit(node, len(found))
             if hit is None:
-                self.host.counters["deferrals"] += 1
+                self.counters["deferrals"] += 1
                 self.set_aside(node)
                 continue
             if self.impossible(node):
                 self.refuse(node)
                 continue
             if hit:
-                if not self.start_load(now, node, found, hit):
+                if not self.start_load(now, node, found, hit) and not self.rescue():
                     break
                 continue
             found = found[: self.last_reusable(node)]
             if not self.fits(node, found):
-                break
-            self.host.counters["misses"] += 1
+                if not self.rescue():
+                    break
+                continue
+            self.counters["misses"] += 1
             self.leave_queue(node)
             self.take(node, found)
             request = self.requests[node]
@@ -391,12 +551,12 @@ class NaiveHostWorker(NaiveWorker):
         self.take(node, found)
         fresh = self.pool.allocate_all(len(hit))
         self.requests[node].table += fresh
-        load = self.copying_of(True, node, hit)
-        may_start = max([now, *self.read_ends(fresh)])
-        load.end_ns = self.h2d.submit(may_start, len(hit) * self.host.spec.block_bytes)
-        self.host.pin(hit)
-        self.host.counters["hits"] += 1
-        self.host.counters["loads"] += 1
+        load = self.host.copy(True, self.rank, node, hit)
+        self.host.submit(load, max([now, *self.read_ends(fresh)]))
+        self.counters["hits"] += 1
+        self.counters["loads"] += 1
+        self.loaded_blocks += len(hit)
+        self.seen["loads of others"] += any(self.host.stored_by[key] != self.rank for key in hit)
         self.restores[node] = Restore(len(found), load)
         self.set_aside(node)
         return True
@@ -411,10 +571,11 @@ class NaiveHostWorker(NaiveWorker):
         return self.seat(now, node, budget)
 
     def forget(self, node: int) -> None:
+        self.hear()
         restore = self.restores.pop(node, None)
         if restore is not None and self.in_flight(restore.copying):
-            self.copyings.remove(restore.copying)
-            self.host.unpin(restore.copying.keys)
+            self.host.drop(restore.copying)
+            self.seen["dropped loads"] += 1
             self.wake()
         self.leave_queue(node)
         self.asleep.discard(node)
@@ -424,6 +585,9 @@ class NaiveHostWorker(NaiveWorker):
 
 class HostVllmSource(NaiveHostWorker, VllmSource):
     """A vLLM worker of the prefill role with host memory."""
+
+    def others_hold(self) -> bool:
+        return bool(self.sources)
 
     def release(self, node: int) -> None:
         super().release(node)
@@ -442,12 +606,28 @@ class HostVllmDestination(NaiveHostWorker, VllmDestination):
             return super().head()
         # What is pending may wait for the blocks of restored requests, and these for what is pending.
         awake = [node for node in self.aside if node not in self.asleep and node in self.restores]
-        return awake[0] if awake and not self.running else None
+        return awake[0] if awake and not self.running and not self.reserved else None
+
+    def end_reading(self, copies: Sequence[int]) -> None:
+        super().end_reading(copies)
+        self.changes += 1
+
+    def others_hold(self) -> bool:
+        return bool(self.reserved)
 
     def activate(self, node: int) -> None:
         super().activate(node)
         self.tried_ns = -1
 
-    def writable_ns(self, node: int, now: int) -> int:
-        request = self.requests[node]
-        return max([now, *self.read_ends(request.table[request.filled :])])
+    def still_read(self, copies: Sequence[int]) -> bool:
+        return any(copy in self.reading for copy in copies)
+
+
+def join_pool(workers: Sequence[NaiveWorker]) -> None:
+    """Give all workers whose host memory is the deployment's one pool, of which there is one alone."""
+    ranks = [w for w in workers if isinstance(w, NaiveHostWorker) and w.host_spec.shared]
+    if ranks:
+        spec = ranks[0].host_spec
+        pool = NaiveHost(spec, SharedLinks(spec, [worker.host_spec for worker in ranks]))
+        for rank, worker in enumerate(ranks):
+            worker.join(pool, rank)
