@@ -7,8 +7,9 @@ from dataclasses import replace
 from hypothesis import event, given
 from hypothesis import strategies as st
 from ledgers import columns, naively_observed, observed
+from loading import loading_cases
 from naive import naive_replay
-from playproof_kernel import Backend, DeploymentSpec, LoadSpec, simulate
+from playproof_kernel import Backend, DeploymentSpec, LoadSpec, RouterSpec, simulate
 from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph
 from strategies import (
@@ -57,3 +58,27 @@ def test_equals_the_naive_router_with_trees(
     data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec
 ) -> None:
     check(data, graph, deployment, load)
+
+
+@given(case=loading_cases(shared=False, split=False), router=routers)
+def test_equals_the_naive_router_over_host_memory(
+    case: tuple[Graph, DeploymentSpec, LoadSpec], router: RouterSpec
+) -> None:
+    graph, deployment, load = case
+    deployment = replace(deployment, router=router)
+    expected = naively_observed(naive_replay(graph, deployment, load))
+    event(f"knew of a prefix: {max(expected['overlap']) > 0}")
+    event(f"loaded: {sum(use['loads'] for use in expected['hosts']) > 0}")
+    assert observed(simulate(prove(graph), deployment, load)) == expected
+
+
+@given(case=loading_cases(), router=routers)
+def test_a_macro_step_tells_what_its_single_passes_do(
+    case: tuple[Graph, DeploymentSpec, LoadSpec], router: RouterSpec
+) -> None:
+    """Private pools and shared ones, whose copies end while other passes are under way."""
+    graph, deployment, load = case
+    deployment = replace(deployment, router=router)
+    whole = simulate(prove(graph), deployment, load)
+    event(f"knew of a prefix: {int(max(whole.route_overlap.max(), whole.decode_route_overlap.max())) > 0}")
+    assert columns(whole) == columns(simulate(prove(graph), deployment, replace(load, macro_steps=False)))

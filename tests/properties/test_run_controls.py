@@ -52,7 +52,7 @@ from playproof_spec.machines import (
     RequestEvent,
     RequestState,
 )
-from strategies import deployments, disaggregated, graphs, sglang_deployments
+from strategies import deployments, disaggregated, graphs, routers, sglang_deployments
 
 MS = 1_000_000
 profiles = st.builds(
@@ -78,7 +78,7 @@ TIMINGS = [Timing(TimingKind.FIXED, 7 * MS, 2 * MS), Timing(TimingKind.FIXED, 3 
 @st.composite
 def steady(draw: st.DrawFn) -> DeploymentSpec:
     drawn = draw(deployments | sglang_deployments)
-    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker))
+    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), router=draw(st.none() | routers))
 
 
 @st.composite
@@ -86,7 +86,8 @@ def steady_pairs(draw: st.DrawFn) -> DeploymentSpec:
     drawn = draw(disaggregated())
     assert drawn.decode is not None
     decode = dataclasses.replace(drawn.decode, worker=_timed(draw, drawn.decode.worker))
-    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), decode=decode)
+    router = draw(st.none() | routers)
+    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), decode=decode, router=router)
 
 
 def _timed(draw: st.DrawFn, worker: WorkerSpec) -> WorkerSpec:

@@ -26,7 +26,7 @@ from playproof_kernel.speculation import threefry
 from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
-from strategies import canceled, deployments, disaggregated, graphs, loads, speculations
+from strategies import canceled, deployments, disaggregated, graphs, loads, routers, speculations
 
 MS = 1_000_000
 WORDS = st.integers(0, 2**32 - 1)
@@ -47,7 +47,7 @@ def test_equals_the_naive_replay(
     data: st.DataObject, graph: Graph, deployment: DeploymentSpec, speculation: SpeculationSpec, load: LoadSpec
 ) -> None:
     load = data.draw(canceled(graph, load))
-    deployment = replace(deployment, speculation=speculation)
+    deployment = replace(deployment, speculation=speculation, router=data.draw(st.none() | routers))
     expected = naively_observed(naive_replay(graph, deployment, load))
     for state in set(expected["state"]):
         event(f"{'split' if deployment.decode else 'aggregated'}: {state}")
