@@ -19,6 +19,7 @@ from playproof_kernel import (
     DeploymentSpec,
     LoadSpec,
     ProfileSpec,
+    RouterSpec,
     SpeculationSpec,
     Timing,
     TimingKind,
@@ -59,7 +60,9 @@ def random_deployment(chance: random.Random, backend: Backend, split: bool) -> D
     transfer = TransferSpec(chance.choice([1000, 250_000]), chance.choice([None, 1e8]), chance.random() < 0.5)
     decode = DecodeSpec(chance.randint(1, 3), second, transfer) if split else None
     context = chance.choice([12, 1000, 1000, 1000])
-    return DeploymentSpec(chance.randint(1, 3), first, context, decode, random_speculation(chance, backend))
+    speculation = random_speculation(chance, backend)
+    router = chance.choice([None, RouterSpec(chance.choice([0.0, 1.0, 1.0, 5.0]))])
+    return DeploymentSpec(chance.randint(1, 3), first, context, decode, speculation, router)
 
 
 def digests(seed: int) -> tuple[str, str]:
