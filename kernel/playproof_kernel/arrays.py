@@ -149,6 +149,7 @@ WORKER = np.dtype(
         ("preemptions", np.int64),
         ("evictions", np.int64),
         ("tried", np.int64),  # instant of the last start without effect
+        ("asked", np.int64),  # instant of the last try to reserve a destination
         ("running", np.int64),
         ("canceled", np.int64),  # running requests that were canceled since the current pass began
         ("holding", np.int64),  # requests with a `Hold` on memory

@@ -408,6 +408,7 @@ def _new_workers(config: Any) -> Any:
     for name in (
         "pass_end",
         "tried",
+        "asked",
         "tree_spare",
     ):
         table[name] = NONE
