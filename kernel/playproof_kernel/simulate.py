@@ -320,7 +320,7 @@ def _new_tickets(rows: int) -> Any:
     tickets = records(rows, TICKET)
     tickets.tried_epoch = NONE
     tickets.holder = NONE
-    for name in ("store", "load", "restored", "asleep", "touched"):
+    for name in ("store", "load", "restored", "asleep"):
         tickets[name] = NONE
     return tickets
 
@@ -334,7 +334,7 @@ def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
     workers = len(specs) if any(spec is not None for spec in specs) else 0
     capacity = max((spec.blocks for spec in specs if spec is not None), default=0)
     hosts = records(workers, HOST)
-    for name in ("pool", "spare", "copyings_spare", "due"):
+    for name in ("pool", "spare", "copyings_spare", "due", "recent", "anchor"):
         hosts[name] = NONE
     sharers = [worker for worker, spec in enumerate(specs) if spec is not None and spec.shared]
     for worker, spec in enumerate(specs[:workers]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -133,6 +134,21 @@ def test_what_a_copy_leaves_the_others_get() -> None:
     assert [worker["d2h_busy_ms"] for worker in pool["workers"]] == pytest.approx([4.0 + 1.0, 8.0])
 
 
+def test_what_a_full_link_leaves_of_the_pool_the_others_get() -> None:
+    # Worker 1 stores three prompts at once, and its link of 1 GB/s is full with a third of that each. The pool's other
+    # 1 GB/s is worker 0's, which stores one: 4 ms. An equal share of the pool for each of the four copies would be
+    # 0.5 GB/s, and 8 ms.
+    deployment = workers(shared_d2h_bandwidth_gbps=2.0)
+    rows = [asks(name, [10 * n + i for i in range(4)], 0.0) for n, name in enumerate("abcdef", start=1)]
+    for row in rows[2::2]:
+        # A prompt shorter than a block is not stored.
+        row.update(input_length=3, hash_ids=row["hash_ids"][:1])
+    _, report = replayed(deployment, *rows)
+    (pool,) = report["host_pools"]
+    assert [worker["stores"] for worker in pool["workers"]] == [1, 3]
+    assert [worker["d2h_busy_ms"] for worker in pool["workers"]] == pytest.approx([4.0, 12.0])
+
+
 def test_a_copy_that_waits_for_its_first_byte_takes_no_share() -> None:
     # The second pair is submitted while the first moves, and begins when that is done.
     deployment = workers(shared_d2h_bandwidth_gbps=1.0, latency_to_first_byte_ms=4.0)
@@ -153,6 +169,45 @@ def test_a_store_keeps_its_blocks_until_it_has_ended() -> None:
     private, _ = replayed(workers(1, blocks=6, d2h_bandwidth_gbps=0.1, scope="dp_rank_local"), *rows)
     assert private["b"]["first_admit_ms"] == 11.0
     assert private["b"]["first_token_ms"] == 60.0
+
+
+def test_what_is_gone_at_its_turn_is_computed_again() -> None:
+    # `d` waits on worker 1 behind `e`, which has its only seat until 51 ms; `b` stores at 30 ms on worker 0.
+    rows = (
+        asks("a", PROMPT, 0.0),
+        asks("e", [31], 1.0, output=41),
+        asks("x", [32], 15.0, output=0),
+        asks("d", [*PROMPT, 5], 16.0),
+        asks("b", [11, 12, 13, 14], 25.0),
+    )
+    for row in rows[1:3]:
+        row["input_length"] = 3
+    for capacity, restored in ((4, 0), (64, 16)):
+        deployment = msgspec.structs.replace(workers(num_host_blocks=capacity), max_sequences=1)
+        lines, _ = replayed(deployment, *rows)
+        assert lines["d"]["decode_worker_idx"] == lines["e"]["decode_worker_idx"] == 1
+        assert lines["d"]["first_admit_ms"] >= lines["e"]["terminal_time_ms"] == 51.0
+        assert from_host(lines["d"]) == restored
+        assert lines["d"]["terminal_status"] == "completed"
+
+
+def test_what_a_restore_reads_stays() -> None:
+    # `d` reads all four blocks of the host from 20 to 60 ms; the store of `b` finds no room meanwhile.
+    rows = asks("a", PROMPT, 0.0), asks("d", [*PROMPT, 5], 20.0), asks("b", [11, 12, 13, 14], 30.0)
+    rows[1]["input_length"] = 18
+    lines, report = replayed(workers(num_host_blocks=4, h2d_bandwidth_gbps=0.1), *rows)
+    assert (from_host(lines["d"]), lines["d"]["first_admit_ms"]) == (16, 60.0)
+    (pool,) = report["host_pools"]
+    assert (pool["evictions"], pool["stores"]) == (0, 1)
+    assert pool["retries"] > 0
+
+
+def test_ordinary_traces_use_it(tmp_path: Path) -> None:
+    turns = [{"timestamp": at, "input_length": 16, "output_length": 1, "hash_ids": PROMPT} for at in (0, 40)]
+    trace = tmp_path / "turns.jsonl"
+    trace.write_bytes(msgspec.json.Encoder().encode_lines(turns))
+    report = pp.replay(pp.load(trace, format="mooncake", block_size=BLOCK), workers())
+    assert [from_host(line) for line in report.request_dicts()] == [0, 12]
 
 
 def test_both_roles_share_one_pool() -> None:
