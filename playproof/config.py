@@ -21,6 +21,7 @@ from playproof_spec.graph import FORMATS
 
 from playproof.deployment import (
     DEFAULT_BLOCKS,
+    DEFAULT_LINK_GBPS,
     DEFAULT_SHARED_GBPS,
     LOAD_NAMES,
     POOL_SETTINGS,
@@ -168,8 +169,8 @@ class _Capacity(_Section, frozen=True, kw_only=True):
 class _HostOffload(_Section, frozen=True, kw_only=True):
     num_host_blocks: Blocks
     scope: str = "dp_rank_local"
-    d2h_bandwidth_gbps: LinkBandwidth
-    h2d_bandwidth_gbps: LinkBandwidth
+    d2h_bandwidth_gbps: LinkBandwidth = DEFAULT_LINK_GBPS
+    h2d_bandwidth_gbps: LinkBandwidth = DEFAULT_LINK_GBPS
     latency_to_first_byte_ms: PassMs = 0.0
     # Of a pool that workers share; a private one has no use for them, and leaves them be.
     shared_d2h_bandwidth_gbps: LinkBandwidth = DEFAULT_SHARED_GBPS
@@ -269,6 +270,8 @@ _LATER: Mapping[str, str] = {
     "engine.router.router_temperature": "router_temperature is not supported: the least cost always wins",
 }
 
+_SCOPES = {"worker_local": "worker_local is a scope of G3; a worker's own host memory is dp_rank_local"}
+
 # Words a text field takes: those that work, and those refused by name with the reason.
 _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "traffic.source.type": (("trace",), {}),
@@ -281,7 +284,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "engine.router.policy": (("round_robin", "kv_router"), {}),
     "engine.kv_transfer.timing_mode": (("destination_missing", "full_prompt"), {}),
     **{f"{worker}.kv_cache.capacity.type": (("fixed",), {}) for worker in _WORKERS},
-    **{f"{worker}.kv_cache.host_offload.scope": (("dp_rank_local", "cluster_shared"), {}) for worker in _WORKERS},
+    **{f"{worker}.kv_cache.host_offload.scope": (("dp_rank_local", "cluster_shared"), _SCOPES) for worker in _WORKERS},
     **{f"{worker}.timing.type": (("fixed", "polynomial"), {}) for worker in _WORKERS},
 }
 

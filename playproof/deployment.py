@@ -57,7 +57,8 @@ UNLIMITED_CONTEXT_TOKENS = 2 * MAX_TOKENS + 1
 # The pool of the stated default: 1,048,576 tokens, so that a request of a million tokens fits.
 DEFAULT_BLOCKS = 16_384
 BYTES_PER_GB = 1e9
-# Of all links to a shared host pool together, where nothing else is said.
+# Of a worker's link to host memory, and of all links to a shared pool together, where nothing else is said.
+DEFAULT_LINK_GBPS = 32.0
 DEFAULT_SHARED_GBPS = 80.0
 # What roles that share a host pool have to agree on, besides their block size: the layout of a block in it, and the
 # pool itself. How the KV moves between the roles is no part of it.
@@ -239,8 +240,8 @@ class HostOffload(_Checked, frozen=True, kw_only=True):
     num_host_blocks: Blocks
     bytes_per_token: Positive
     scope: Literal["dp_rank_local", "cluster_shared"] = "dp_rank_local"
-    d2h_bandwidth_gbps: LinkBandwidth
-    h2d_bandwidth_gbps: LinkBandwidth
+    d2h_bandwidth_gbps: LinkBandwidth = DEFAULT_LINK_GBPS
+    h2d_bandwidth_gbps: LinkBandwidth = DEFAULT_LINK_GBPS
     latency_to_first_byte_ms: PassMs = 0.0
     shared_d2h_bandwidth_gbps: LinkBandwidth = DEFAULT_SHARED_GBPS
     shared_h2d_bandwidth_gbps: LinkBandwidth = DEFAULT_SHARED_GBPS

@@ -479,7 +479,7 @@ def _named(name: str, summary: Summary) -> dict[str, float | None]:
 
 
 def host_pools(hosts: npt.NDArray[np.void], deployment: AnyDeployment) -> list[dict[str, Any]] | None:
-    """Return each host pool and what its workers did with it (`HOST_USE` of the kernel), or None where there is none."""
+    """Return each host pool and what its workers did with it (`HOST_USE` of the kernel), or None without any."""
     if len(hosts) == 0:
         return None
     # Rows stand role by role; a role may have none.

@@ -94,7 +94,6 @@ TICKET = np.dtype(
         ("store", np.int64),  # its latest store while that is under way: a row of `copyings`, or NONE
         ("load", np.int64),  # the same of its load
         ("restored", np.int64),  # blocks that the device had when its load was queued; NONE once it is admitted
-        ("touched", np.int64),  # epoch of its host pool in which all its blocks were the most recent
         ("asleep", np.int64),  # the wakening after which it was last set aside
     ],
     align=True,
@@ -154,6 +153,7 @@ WORKER = np.dtype(
         ("preemptions", np.int64),
         ("evictions", np.int64),
         ("tried", np.int64),  # instant of the last start without effect
+        ("asked", np.int64),  # instant of the last try to reserve a destination
         ("running", np.int64),
         ("canceled", np.int64),  # running requests that were canceled since the current pass began
         ("holding", np.int64),  # requests with a `Hold` on memory
@@ -269,7 +269,13 @@ HOST = np.dtype(
         ("spare", np.int64),
         ("idle", np.int64),  # resident blocks that are not pinned
         ("stamp", np.int64),  # of the latest cohort to store
-        ("epoch", np.int64),  # rises with every change of what is there and of the order of use
+        # Who used its blocks last, and what of that has not been entered in the order of use; see `offload._use_all`
+        ("recent", np.int64),  # request, or NONE
+        ("unsettled", np.int64),
+        ("used_at", np.int64),  # number of the last block that had come into the order by then
+        ("anchor", np.int64),  # the first block that came into the order since, or NONE
+        ("older", np.int64),  # idle blocks used before its own
+        ("arrivals", np.int64),  # blocks that have come into the order so far
         # A shared pool's links; see `links`
         ("pool_bytes_per_second", np.float64, (2,)),  # by direction; 0: no bound
         ("pool_busy", np.int64, (2,)),
@@ -309,6 +315,7 @@ HOST_BLOCK = np.dtype(
         ("key", np.int64),
         ("pins", np.int64),
         ("stamp", np.int64),  # of the latest cohort that it belonged to
+        ("arrival", np.int64),  # its number when it came into the order of use last
         ("next", np.int32),  # link in a hash bucket or in the list of spare slots
         ("older", np.int32),  # least-recently-used list of idle blocks; the record past the last block is its sentinel
         ("newer", np.int32),

@@ -205,6 +205,7 @@ def reserve_next(sim: Any, worker: int) -> bool:
     if ticket.canceled != 0:
         return False  # its clean-up is on its way, and tries for the next one
     ticket.tried_epoch = record.capacity_epoch
+    record.asked = sim.run[0].now
     missing = engines.reserve(sim, worker, request)
     if missing == NONE:
         return False

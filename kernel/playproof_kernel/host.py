@@ -73,14 +73,25 @@ def find(pool: Any, key: int) -> int:
 
 
 @compiled
-def _append(pool: Any, slot: int) -> None:
+def _insert(pool: Any, before: int, slot: int) -> None:
     entries = pool.blocks
-    sentinel = entries.shape[0] - 1
-    newest = int(entries[sentinel].older)
-    entries[newest].newer = slot
-    entries[slot].older = newest
-    entries[slot].newer = sentinel
-    entries[sentinel].older = slot
+    older = int(entries[before].older)
+    entries[older].newer = slot
+    entries[slot].older = older
+    entries[slot].newer = before
+    entries[before].older = slot
+
+
+@compiled
+def _append(pool: Any, slot: int) -> None:
+    """Let a block that is idle from now on be the most recent."""
+    record = pool.record[0]
+    record.idle += 1
+    record.arrivals += 1
+    pool.blocks[slot].arrival = record.arrivals
+    if record.anchor == NONE:
+        record.anchor = slot
+    _insert(pool, pool.blocks.shape[0] - 1, slot)
 
 
 @compiled
@@ -92,12 +103,10 @@ def _take_out(pool: Any, slot: int) -> None:
 
 
 @compiled
-def touch(pool: Any, slot: int) -> None:
-    """Make a block the most recent; pending and pinned ones have no place in the order."""
-    if pool.states[slot] == _RESIDENT:
-        pool.record[0].epoch += 1
-        _take_out(pool, slot)
-        _append(pool, slot)
+def use(pool: Any, slot: int, before: int) -> None:
+    """Put an idle block next to `before` in the order of use; the last record stands for the most recent place."""
+    _take_out(pool, slot)
+    _insert(pool, before, slot)
 
 
 # Blocks come and go ------------------------------------------------------------------------------------------------
@@ -135,8 +144,8 @@ def make_room(pool: Any, wanted: int, kept: int) -> bool:
             record.spare = slot
             record.used -= 1
             record.idle -= 1
+            record.older -= 1
             record.evictions += 1
-            record.epoch += 1
             short -= 1
         slot = following
     return True
@@ -154,7 +163,6 @@ def prepare(pool: Any, key: int) -> int:
         slot = int(record.taken)
         record.taken += 1
     record.used += 1
-    record.epoch += 1
     advance(HOST_BLOCK_TABLE, pool.states, slot, _PREPARE)
     entries[slot].key = key
     bucket = buckets.bucket_of(key, pool.buckets.shape[0])
@@ -168,8 +176,6 @@ def arrive(pool: Any, slot: int) -> None:
     """A pending block is there, and the most recent."""
     advance(HOST_BLOCK_TABLE, pool.states, slot, _DONE)
     _append(pool, slot)
-    pool.record[0].idle += 1
-    pool.record[0].epoch += 1
     if pool.index.shape[0] > 1:
         router.tell(pool.index, pool.index_buckets, pool.blocks[slot].key, ONE)
 
@@ -182,7 +188,6 @@ def pin(pool: Any, slot: int) -> None:
         _take_out(pool, slot)
         advance(HOST_BLOCK_TABLE, pool.states, slot, _PIN)
         pool.record[0].idle -= 1
-        pool.record[0].epoch += 1
     entries[slot].pins += 1
 
 
@@ -194,5 +199,3 @@ def unpin(pool: Any, slot: int) -> None:
     if entries[slot].pins == 0:
         advance(HOST_BLOCK_TABLE, pool.states, slot, _UNPIN)
         _append(pool, slot)
-        pool.record[0].idle += 1
-        pool.record[0].epoch += 1

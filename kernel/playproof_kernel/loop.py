@@ -102,18 +102,25 @@ def _awaits_copies(sim: Any, worker: int) -> bool:
 
 @compiled
 def _stir(sim: Any) -> None:
-    """Let workers whose host pool heard of ends act on them: try a pending destination, or cut a macro-step short."""
+    """Cut the macro-steps of workers whose host pool heard of ends that matter to them."""
+    for worker in range(sim.hosts.shape[0]):
+        record = sim.workers[worker]
+        if sim.hosts[worker].stirred != 0 and record.pass_end != NONE:
+            sim.hosts[worker].stirred = 0
+            if record.pass_end != sim.run[0].now and offload.frees_somebody(sim, worker):
+                engines.interrupt(sim, worker)
+
+
+@compiled
+def _try_stirred(sim: Any) -> None:
+    """Try a pending destination where nothing but the end of copies made an idle worker look up at this instant."""
     run = sim.run[0]
     for worker in range(sim.hosts.shape[0]):
-        if sim.hosts[worker].stirred == 0:
-            continue
-        sim.hosts[worker].stirred = 0
         record = sim.workers[worker]
-        if record.pass_end == NONE:
-            if handoff.is_split(sim) and handoff.reserve_next(sim, worker):
+        if sim.hosts[worker].stirred != 0 and record.pass_end == NONE:
+            sim.hosts[worker].stirred = 0
+            if record.asked != run.now and handoff.reserve_next(sim, worker):
                 run.changed = 1
-        elif record.pass_end != run.now and offload.frees_somebody(sim, worker):
-            engines.interrupt(sim, worker)
 
 
 @compiled
@@ -271,6 +278,8 @@ def _turn(sim: Any) -> int:
         stop = _start_passes(sim, role)
         if stop != _DONE:
             return stop
+    if handoff.is_split(sim) and sim.hosts.shape[0] > 0:
+        _try_stirred(sim)
     run.step = _ENDS
     run.scanned = 1
     return _DONE

@@ -320,6 +320,9 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
         # A block written in this pass, behind the fence, is copied another time.
         record.retrying = 1
         return
+    short = missing - (pool.record[0].capacity - pool.record[0].used)
+    if short > pool.record[0].older - kept:
+        _settle(sim, worker)  # its own blocks may have to go
     if not host.make_room(pool, missing, kept):
         record.retrying = 1
         record.retries += 1
@@ -348,7 +351,7 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
     record.stores += 1
     ticket.store = row
     ticket.cursor = end
-    _touch_all(sim, worker, request)
+    _use_all(sim, worker, request)
 
 
 @compiled
@@ -380,21 +383,64 @@ def _examine(sim: Any, worker: int, request: int, end: int) -> tuple[int, int, b
     return missing, kept, is_read
 
 
+# The order of use --------------------------------------------------------------------------------------------------
+
+
 @compiled
-def _touch_all(sim: Any, worker: int, request: int) -> None:
-    """Use every prompt block of `request` that is in the host, last first."""
+def _use_all(sim: Any, worker: int, request: int) -> None:
+    """Use every prompt block of `request` that is idle in the host, last first.
+
+    A prompt that is computed in chunks is used with each of them. All but the last of these uses show only in the order
+    of the request's own blocks, as long as nobody else's blocks are used and none of its own are evicted; so they are
+    put off until that could matter (`_settle`).
+    """
+    pool = host.pool_of(sim, worker)
+    record = pool.record[0]
+    if record.recent == request:
+        if record.anchor != NONE:
+            record.unsettled = 1
+    else:
+        _settle(sim, worker)
+        record.recent = request
+        record.older = record.idle - _move_all(sim, worker, request, pool.blocks.shape[0] - 1, int(record.arrivals))
+    record.anchor = NONE
+    record.used_at = record.arrivals
+
+
+@compiled
+def _settle(sim: Any, worker: int) -> None:
+    """Enter in the order of use what was put off: the latest use by `recent`, before what has arrived since."""
+    record = sim.hosts[sim.hosts[worker].pool]
+    if record.unsettled != 0:
+        before = sim.host_blocks.shape[1] - 1 if record.anchor == NONE else int(record.anchor)
+        _move_all(sim, worker, int(record.recent), int(before), int(record.used_at))
+    record.unsettled = 0
+    record.recent = NONE
+
+
+@compiled
+def _move_all(sim: Any, worker: int, request: int, before: int, until: int) -> int:
+    """Put the idle blocks of `request` that arrived up to number `until` next to `before`; return how many."""
     static = sim.static[request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
-    if sim.tickets[request].touched == pool.record[0].epoch:
-        return  # nothing has happened since it did so last
+    number = 0
     for run in range(static.key_end - 1, static.key_begin - 1, -1):
         keys = sim.keys[run]
         for i in range(keys.count - 1, -1, -1):
             slot = host.find(pool, static.space + keys.first + i * stride)
-            if slot != NONE:
-                host.touch(pool, slot)
-    sim.tickets[request].touched = pool.record[0].epoch
+            if slot != NONE and pool.states[slot] == _RESIDENT and pool.blocks[slot].arrival <= until:
+                host.use(pool, slot, before)
+                number += 1
+    return number
+
+
+@compiled
+def forget(sim: Any, request: int) -> None:
+    """Have done with a request whose slot is taken by another one."""
+    for worker in range(sim.hosts.shape[0]):
+        if sim.hosts[worker].recent == request:
+            _settle(sim, worker)
 
 
 # Fences ------------------------------------------------------------------------------------------------------------
@@ -588,7 +634,7 @@ def look_up(sim: Any, worker: int, request: int, cached: int) -> int:
             on_its_way = on_its_way or pool.states[slot] != _RESIDENT
         if ended:
             break
-    _touch_all(sim, worker, request)
+    _use_all(sim, worker, request)
     return DEFERRED if on_its_way else present
 
 
@@ -628,6 +674,7 @@ def start_load(sim: Any, worker: int, request: int, hits: int, active: int, numb
     row = _new_copying(sim, worker, request)
     sim.copyings[row].first = hits
     sim.copyings[row].blocks = number
+    _settle(sim, worker)
     _pin_all(sim, row)
     ticket.load = row
     may_start = int(sim.run[0].now)

@@ -326,7 +326,7 @@ def _new_tickets(rows: int) -> Any:
     tickets = records(rows, TICKET)
     tickets.tried_epoch = NONE
     tickets.holder = NONE
-    for name in ("overlap", "store", "load", "restored", "asleep", "touched"):
+    for name in ("overlap", "store", "load", "restored", "asleep"):
         tickets[name] = NONE
     return tickets
 
@@ -340,7 +340,7 @@ def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
     workers = len(specs) if any(spec is not None for spec in specs) else 0
     capacity = max((spec.blocks for spec in specs if spec is not None), default=0)
     hosts = records(workers, HOST)
-    for name in ("pool", "spare", "copyings_spare", "due"):
+    for name in ("pool", "spare", "copyings_spare", "due", "recent", "anchor"):
         hosts[name] = NONE
     sharers = [worker for worker, spec in enumerate(specs) if spec is not None and spec.shared]
     for worker, spec in enumerate(specs[:workers]):
@@ -431,6 +431,7 @@ def _new_workers(config: Any) -> Any:
     for name in (
         "pass_end",
         "tried",
+        "asked",
         "tree_spare",
     ):
         table[name] = NONE

@@ -60,7 +60,7 @@ def test_equals_the_naive_router_with_trees(
     check(data, graph, deployment, load)
 
 
-@given(case=loading_cases(shared=False, split=False), router=routers)
+@given(case=loading_cases(), router=routers)
 def test_equals_the_naive_router_over_host_memory(
     case: tuple[Graph, DeploymentSpec, LoadSpec], router: RouterSpec
 ) -> None:

@@ -32,6 +32,12 @@ def controlled_columns(ledger: ControlledLedger) -> dict[str, Any]:
     return {**plain, "cuts": [repr(cut) for cut in ledger.cuts], "captured": captured}
 
 
+def host_columns(hosts: np.ndarray[Any, Any]) -> list[dict[str, int]]:
+    """Return what the workers with host memory did with it, and the pools did."""
+    rows = zip(hosts[[*HOST_COLUMNS]].tolist(), hosts["pool"], strict=True)
+    return [dict(zip(HOST_COLUMNS, row, strict=True)) for row, pool in rows if pool >= 0]
+
+
 def observed(ledger: Ledger) -> dict[str, Any]:
     """Return what a naive run can be compared on."""
     history: list[list[tuple[int, int, int, bool, int]]] = [[] for _ in ledger.node_state]
@@ -68,11 +74,7 @@ def observed(ledger: Ledger) -> dict[str, Any]:
         "gaps": dict(zip(ledger.gap_ns.tolist(), ledger.gap_count.tolist(), strict=True)),
         "passes": ledger.passes.tolist(),
         "preemptions": ledger.preemptions.tolist(),
-        "hosts": [
-            dict(zip(HOST_COLUMNS, row, strict=True))
-            for row, pool in zip(ledger.hosts[[*HOST_COLUMNS]].tolist(), ledger.hosts["pool"], strict=True)
-            if pool >= 0
-        ],
+        "hosts": host_columns(ledger.hosts),
     }
 
 

@@ -42,9 +42,13 @@ def _after(play: str, number: int, delay_ms: float) -> dict[str, Any]:
     return {"dependencies": [] if number == 0 else [{**edge, "delay_ms": delay_ms}]}
 
 
-def loading_graph(chance: Random, size: int, colliding: bool = False) -> Graph:
-    """Return conversations in blocks of `size` tokens; with `colliding`, all plays number their blocks alike."""
-    rows = []
+def loading_graph(chance: Random, size: int, recorded: bool = False) -> Graph:
+    """Return conversations in blocks of `size` tokens.
+
+    With `recorded`, their recorded times follow their edges, so that they can be cut, and all plays number their blocks
+    alike, so that only namespaces keep them apart.
+    """
+    rows: list[dict[str, Any]] = []
     taken = 0
 
     def fresh(count: int) -> list[int]:
@@ -56,7 +60,7 @@ def loading_graph(chance: Random, size: int, colliding: bool = False) -> Graph:
     for number in range(chance.randint(0, 12)):
         rows.append(_row("busy", number, size, fresh(1), chance, **_after("busy", number, 0.0)))
     for play in range(chance.randint(2, 6)):
-        if colliding:
+        if recorded:
             taken = len(common)
         chain = [*(common if chance.random() < 0.6 else []), *fresh(chance.randint(1, 5))][:LONGEST]
         for number in range(chance.randint(2, 6)):
@@ -65,6 +69,9 @@ def loading_graph(chance: Random, size: int, colliding: bool = False) -> Graph:
                 chain = [*kept, *fresh(chance.randint(0, 2))][:LONGEST]
             delay_ms = float(chance.choice([0, 0, 1, 5, 30]))
             rows.append(_row(f"play{play}", number, size, chain, chance, **_after(f"play{play}", number, delay_ms)))
+    for row in rows if recorded else []:
+        row["not_before_ms"] += 20.0 * int(row["request_id"].rpartition("n")[2])
+        row["recorded_api_time_ms"] = 5.0
     return sketch(rows, block_size=size)
 
 
@@ -122,3 +129,22 @@ def loading_cases(
         return st.booleans() if wanted is None else st.just(wanted)
 
     return st.builds(loading_case, st.integers(0, 2**32 - 1), either(shared), either(split))
+
+
+@st.composite
+def loading_controls(draw: st.DrawFn, split: bool, shared: bool | None = None) -> tuple[Graph, DeploymentSpec]:
+    """Draw plays that number their blocks alike, and a deployment whose passes take time, for runs under controls."""
+    chance = Random(draw(st.integers(0, 2**32 - 1)))
+    size = chance.choice([1, 2, 4])
+    graph = loading_graph(chance, size, recorded=True)
+    deployment = loading_deployment(chance, size, draw(st.booleans()) if shared is None else shared, split)
+
+    def timed(worker: WorkerSpec) -> WorkerSpec:
+        timing = worker.timing
+        return replace(worker, timing=Timing(timing.kind, max(timing.prefill_ns, 3 * MS), max(timing.decode_ns, MS)))
+
+    deployment = replace(deployment, worker=timed(deployment.worker))
+    if deployment.decode is not None:
+        decode = replace(deployment.decode, worker=timed(deployment.decode.worker))
+        deployment = replace(deployment, decode=decode)
+    return graph, deployment

@@ -101,6 +101,11 @@ class Request:
     decode_host_reused: dict[int, int] = field(default_factory=dict)
     handoff: tuple[int, ...] = (-1, -1, -1, -1, -1)  # its decode worker and its steps, under the run controls
 
+    @property
+    def history(self) -> list[tuple[int, int, int]]:
+        """When it was admitted, with how many tokens reused, and how many of them restored from the host."""
+        return [(at, reused, self.host_reused.get(i, 0)) for i, (at, reused) in enumerate(self.admissions)]
+
 
 class NaiveDriver:
     """Nodes, plays and lanes, straight from the rules."""
@@ -433,6 +438,10 @@ class NaiveWorker:
         """End what is due on the links to the host; say whether this worker is idle and hears of anything."""
         return False
 
+    def copying(self) -> bool:
+        """Whether anything is on its way to or from the host memory that this worker uses."""
+        return False
+
     def next_copy_end(self) -> int | None:
         """When the next thing happens on the links to the host that an idle worker, or another one, hears of."""
         return None
@@ -695,70 +704,97 @@ def speculate(workers: Sequence[NaiveWorker], deployment: DeploymentSpec, *, dra
             worker.recomputes_last_block = True
 
 
+class NaiveAggregated:
+    """A whole aggregated replay."""
+
+    def __init__(
+        self, graph: Graph, deployment: DeploymentSpec, load: LoadSpec, driver: NaiveDriver | None = None
+    ) -> None:
+        from naive_router import NaiveRouter  # which builds on this module
+
+        self.driver = driver or NaiveDriver(graph, load)
+        requests = self.driver.requests
+        self.workers = [_new_worker(graph, deployment, requests) for _ in range(deployment.workers)]
+        speculate(self.workers, deployment)
+        share_host(self.workers)
+        self.router = NaiveRouter(self.workers, deployment.router)
+
+    def over(self) -> bool:
+        """Whether the run has ended although events are due."""
+        return False
+
+    def give_up(self, nodes: list[int]) -> None:
+        """The client cancels `nodes`, which are in flight."""
+        for node in nodes:
+            self.workers[self.driver.requests[node].worker].cancel(node)
+
+    def step(self) -> bool:
+        """Do once what is due at this instant, in order; say whether anything was."""
+        now, changed = self.driver.now, False
+        outcomes: list[tuple[int, str]] = []
+        for worker in self.workers:
+            changed = worker.end_due_copies(now) or changed
+        for worker in self.workers:
+            if worker.end_ns == now:
+                outcomes += self.end_pass(worker)
+                changed = True
+        self.driver.hear(outcomes)
+        given_up = self.driver.give_up()
+        self.give_up(given_up)
+        if self.over():
+            return False
+        while due := self.driver.due():
+            number = self.router.place(due[0])
+            self.driver.requests[due[0]].worker = number
+            self.driver.dispatch(due[0])
+            self.workers[number].accept(due[0])
+            changed = True
+        return self.start_passes() or bool(given_up) or changed
+
+    def end_pass(self, worker: NaiveWorker) -> list[tuple[int, str]]:
+        outcomes = worker.finish(self.driver.now)
+        worker.publish(outcomes)
+        worker.forget_canceled()
+        return outcomes
+
+    def start_passes(self) -> bool:
+        changed = False
+        outcomes: list[tuple[int, str]] = []
+        while True:
+            idle = [w for w in self.workers if w.end_ns is None and w.has_work()]
+            started = next((w for w in idle if w.start(self.driver.now)), None)
+            if started is None:
+                break
+            changed = True
+            if started.end_ns == self.driver.now:
+                outcomes += self.end_pass(started)
+        self.driver.hear(outcomes)
+        return changed
+
+    def next_time(self) -> int | None:
+        times = [w.end_ns for w in self.workers]
+        times += [w.next_copy_end() for w in self.workers]
+        return min((at for at in [*times, self.driver.next_time()] if at is not None), default=None)
+
+    def run(self) -> None:
+        self.driver.start()
+        while True:
+            while self.step():
+                pass
+            following = self.next_time()
+            if following is None or stops_before(following, self.driver.load):
+                leave_unfinished(self.workers)
+                break
+            self.driver.now = following
+
+
 def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> NaiveRun:
     """Replay `graph` the slow way."""
-    from naive_router import NaiveRouter  # which builds on this module
-
     if deployment.decode is not None:
         from naive_disagg import disagg_replay  # which builds on this module
 
         return disagg_replay(graph, deployment, load)
-    driver = NaiveDriver(graph, load)
-    workers = [_new_worker(graph, deployment, driver.requests) for _ in range(deployment.workers)]
-    speculate(workers, deployment)
-    share_host(workers)
-    router = NaiveRouter(workers, deployment.router)
-    driver.start()
-    while True:
-        changed = True
-        while changed:
-            changed = False
-            outcomes: list[tuple[int, str]] = []
-            for worker in workers:
-                if worker.end_due_copies(driver.now):
-                    changed = True
-            for worker in workers:
-                if worker.end_ns == driver.now:
-                    outcomes += _end_pass(worker, driver.now)
-                    changed = True
-            driver.hear(outcomes)
-            for node in driver.give_up():
-                workers[driver.requests[node].worker].cancel(node)
-                changed = True
-            while due := driver.due():
-                number = router.place(due[0])
-                driver.requests[due[0]].worker = number
-                driver.dispatch(due[0])
-                workers[number].accept(due[0])
-                changed = True
-            changed = _start_passes(driver, workers) or changed
-        times = [w.end_ns for w in workers if w.end_ns is not None]
-        copies = [w.next_copy_end() for w in workers]
-        times += [at for at in [*copies, driver.next_time()] if at is not None]
-        if not times or stops_before(min(times), load):
-            leave_unfinished(workers)
-            handoffs = [NaiveHandoff() for _ in driver.requests]
-            return NaiveRun(driver, workers, handoffs, overlap=router.overlap)
-        driver.now = min(times)
-
-
-def _end_pass(worker: NaiveWorker, now: int) -> list[tuple[int, str]]:
-    outcomes = worker.finish(now)
-    worker.publish(outcomes)
-    worker.forget_canceled()
-    return outcomes
-
-
-def _start_passes(driver: NaiveDriver, workers: list[NaiveWorker]) -> bool:
-    changed = False
-    outcomes: list[tuple[int, str]] = []
-    while True:
-        idle = [w for w in workers if w.end_ns is None and w.has_work()]
-        started = next((w for w in idle if w.start(driver.now)), None)
-        if started is None:
-            break
-        changed = True
-        if started.end_ns == driver.now:
-            outcomes += _end_pass(started, driver.now)
-    driver.hear(outcomes)
-    return changed
+    run = NaiveAggregated(graph, deployment, load)
+    run.run()
+    handoffs = [NaiveHandoff() for _ in run.driver.requests]
+    return NaiveRun(run.driver, run.workers, handoffs, overlap=run.router.overlap)

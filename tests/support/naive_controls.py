@@ -7,15 +7,14 @@ Lists and dictionaries, every question asked anew each time it arises, no seat e
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
-from naive import NaiveWorker, Request, _new_worker
+from naive import NaiveAggregated, NaiveWorker, Request
 from naive_disagg import Handoff, NaiveDisagg
-from naive_router import NaiveRouter
 from naive_sglang import NaiveSglangWorker
 from playproof_kernel import DeploymentSpec, LoadSpec
 from playproof_spec.digest import graph_digest
@@ -93,6 +92,8 @@ class NaiveControls:
         self.quiescent: dict[int, int] = {}  # when engines had let go of a request
         self.last_terminal_ns = 0
         self.engaged: Callable[[int], bool] = lambda number: False  # whether engines still hold a request that is over
+        self.copying: Callable[[], bool] = lambda: False  # whether anything is on its way to or from host memory
+        self.workers: Sequence[NaiveWorker] = []  # after a run
         self.edges = [[graph.edge(n, t) for n in self._into(t)] for t in range(graph.node_count)]
         self._begin()
 
@@ -333,9 +334,9 @@ class NaiveControls:
                 n for lane in self.prep for n in lane if self.requests[n].state in ("blocked", "ready", "dispatched")
             ]
             if self.prep_failed >= 0:
-                if not running:
+                if not running and not self.copying():
                     self.phase, self.finished_ns = "invalid", self.now
-            elif not left and not running:
+            elif not left and not running and not self.copying():
                 self.phase, self.start_ns, self.last_terminal_ns = "profile", self.now, self.now
                 for instance in self.instances[: self.lanes]:
                     self._activate(instance)
@@ -457,6 +458,34 @@ def _computing(worker: NaiveWorker) -> list[int]:
     return computing
 
 
+class ControlledAggregated(NaiveAggregated):
+    """An aggregated replay under run controls."""
+
+    def __init__(self, controls: NaiveControls, deployment: DeploymentSpec) -> None:
+        super().__init__(controls.corpus, deployment, controls.load, controls)  # type: ignore[arg-type]
+        self.controls = controls
+        controls.copying = lambda: any(worker.copying() for worker in self.workers)
+
+    def over(self) -> bool:
+        return self.controls.phase in ("done", "invalid")
+
+    def give_up(self, nodes: list[int]) -> None:
+        """The end of the run: passes in progress are not waited for."""
+        if nodes:
+            busy = [worker for worker in self.workers if worker.end_ns is not None]
+            held = {number for worker in busy for number in _computing(worker)} & set(nodes)
+            self.controls.unsettled = len(held)
+            self.controls.settle_canceled(held)
+
+    def step(self) -> bool:
+        before = (self.controls.phase, len(self.controls.shifts))
+        changed = super().step()
+        return not self.over() and (changed or before != (self.controls.phase, len(self.controls.shifts)))
+
+    def next_time(self) -> int | None:
+        return None if self.over() else super().next_time()
+
+
 class ControlledDisagg(NaiveDisagg):
     """A prefill/decode replay under run controls."""
 
@@ -465,6 +494,7 @@ class ControlledDisagg(NaiveDisagg):
         self.controls = controls
         self.settled_ns: dict[int, int] = {}
         controls.engaged = self.engaged
+        controls.copying = lambda: any(worker.copying() for worker in self.workers)
 
     def engaged(self, number: int) -> bool:
         """Whether a worker has `number` anywhere, or something other than a clean-up waits to be done for it."""
@@ -476,6 +506,7 @@ class ControlledDisagg(NaiveDisagg):
         places: list[int] = []
         for worker in self.workers:
             places += [*worker.waiting, *worker.running, *(node for node, _ in worker.gone), *worker.canceled]
+            places += getattr(worker, "aside", [])
         for source in self.prefill:
             places += source.sources
         for destination in self.decode:
@@ -514,6 +545,9 @@ class ControlledDisagg(NaiveDisagg):
         for request, handoff in zip(self.controls.requests, self.handoffs, strict=False):
             served, source = self.destinations[request.index], self.sources[request.index]
             request.tokens_ns, request.admissions = served.tokens_ns, [*source.admissions, *served.admissions]
+            before = len(source.admissions)
+            decode_reused = {before + ordinal: tokens for ordinal, tokens in served.host_reused.items()}
+            request.host_reused = {**source.host_reused, **decode_reused}
             request.handoff = (
                 handoff.worker,
                 *(handoff.held_ns, handoff.reserved_ns, handoff.activated_ns, handoff.released_ns),
@@ -533,63 +567,10 @@ def naive_controlled(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, f
         run.run()
         run.finish()
         driver.quiescent = run.settled_ns
-        return driver
-    workers: list[NaiveWorker] = [
-        _new_worker(driver.corpus, deployment, driver.requests)  # type: ignore[arg-type]
-        for _ in range(deployment.workers)
-    ]
-    router = NaiveRouter(workers, deployment.router)
-    while True:
-        changed = True
-        while changed and driver.phase not in ("done", "invalid"):
-            changed = False
-            outcomes: list[tuple[int, str]] = []
-            for worker in workers:
-                if worker.end_ns == driver.now:
-                    outcomes += _finish(worker, driver.now)
-                    changed = True
-            driver.hear(outcomes)
-            shifted = len(driver.shifts)
-            driver.step()
-            changed = changed or len(driver.shifts) > shifted
-            if driver.grace_is_over() and driver.phase == "grace":
-                given_up = set(driver.cancel())
-                busy = [worker for worker in workers if worker.end_ns is not None]
-                held = {number for worker in busy for number in _computing(worker)} & given_up
-                driver.unsettled = len(held)
-                driver.settle_canceled(held)
-            if driver.phase in ("done", "invalid"):
-                driver.quiescent = {request.index: request.terminal_ns for request in driver.requests}
-                return driver
-            while due := driver.due():
-                number = router.place(due[0])
-                driver.requests[due[0]].worker = number
-                driver.dispatch(due[0])
-                workers[number].waiting.append(due[0])
-                changed = True
-            changed = _start(driver, workers) or changed
-        times = [worker.end_ns for worker in workers if worker.end_ns is not None]
-        following = driver.next_time()
-        if following is not None:
-            times.append(following)
-        driver.now = min(times)
-
-
-def _finish(worker: NaiveWorker, now: int) -> list[tuple[int, str]]:
-    outcomes = worker.finish(now)
-    worker.publish(outcomes)
-    return outcomes
-
-
-def _start(driver: NaiveControls, workers: list[NaiveWorker]) -> bool:
-    changed, pending = False, []
-    while True:
-        idle = [w for w in workers if w.end_ns is None and (w.running or w.waiting)]
-        started = next((w for w in idle if w.start(driver.now)), None)
-        if started is None:
-            break
-        changed = True
-        if started.end_ns == driver.now:
-            pending += _finish(started, driver.now)
-    driver.hear(pending)
-    return changed
+        driver.workers = run.workers
+    else:
+        aggregated = ControlledAggregated(driver, deployment)
+        aggregated.run()
+        driver.quiescent = {request.index: request.terminal_ns for request in driver.requests}
+        driver.workers = aggregated.workers
+    return driver

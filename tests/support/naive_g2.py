@@ -375,6 +375,9 @@ class NaiveHostWorker(NaiveWorker):
         self.host.advance(now)
         return self.hear()
 
+    def copying(self) -> bool:
+        return bool(self.host.copyings)
+
     def next_copy_end(self) -> int | None:
         return self.host.links.next_ns() if self.shares or self.end_ns is None else None
 

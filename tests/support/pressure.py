@@ -19,7 +19,15 @@ from playproof_kernel.compiled import compile_graph
 from playproof_kernel.deployment import DecodeSpec, WorkerSpec
 from playproof_kernel.simulate import ledger_of, new_sim, run_for
 from playproof_spec.graph import Graph
-from playproof_spec.machines import BlockState, HandoffState, LaneState, NodeState, PlayState, RequestState
+from playproof_spec.machines import (
+    BlockState,
+    HandoffState,
+    HostBlockState,
+    LaneState,
+    NodeState,
+    PlayState,
+    RequestState,
+)
 from playproof_spec.sketch import sketch
 from strategies import RELATIONS, timings, transfers
 
@@ -159,10 +167,12 @@ def _check_copies(sim: Sim, worker: int) -> None:
     refs = sim.copies[worker].refs[:total]
     states = np.bincount(sim.block_state[worker][:total], minlength=len(BlockState))
     assert record.free == states[BlockState.FREE]
-    assert record.idle == states[BlockState.CACHED_IDLE]
+    assert record.idle == states[BlockState.CACHED_IDLE] + states[BlockState.READING_IDLE]
     assert np.count_nonzero(refs > 0) == total - record.free - record.idle
     assert (refs >= 0).all()
-    assert refs.sum() == sim.live.table_len[sim.live.worker == worker].sum()
+    # The copies that a store of a shared pool reads are its own, too.
+    kept = np.count_nonzero(sim.readers[worker] != NONE) if len(sim.hosts) > 0 and sim.hosts[worker].shared else 0
+    assert refs.sum() == sim.live.table_len[sim.live.worker == worker].sum() + kept
 
 
 def _check_pages(sim: Sim, worker: int) -> None:
@@ -209,6 +219,9 @@ def check_nothing_is_left(sim: Sim) -> None:
     assert (sim.live.table_len == 0).all()
     assert (sim.workers.free + sim.workers.idle == sim.config.blocks[sim.workers.role]).all()
     assert (sim.copies["refs"] == 0).all()
+    for name in ("copyings", "awake"):
+        assert (sim.hosts[name] == 0).all(), name
+    assert not np.isin(sim.host_state, (HostBlockState.PENDING_STORE, HostBlockState.PINNED)).any()
     for worker, record in enumerate(sim.workers):
         # Spare nodes of a tree were evicted, and so unlocked, too.
         assert (sim.tree[worker]["locks"][: int(record.tree_used)] == 0).all()

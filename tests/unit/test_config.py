@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +187,11 @@ GUARDS = [
 
 
 HOST_GUARDS = [
-    ([f"{HOSTED}.scope=cluster_shared"], "config-unsupported", f"{HOSTED}.scope"),
+    ([f"{HOSTED}.scope=cluster"], "config-value", f"{HOSTED}.scope"),
+    ([f"{HOSTED}.scope=worker_local"], "config-unsupported", f"{HOSTED}.scope"),
+    ([f"{HOSTED}.num_host_blocks=0"], "config-value", f"{HOSTED}.num_host_blocks"),
+    ([f"{HOSTED}.shared_d2h_bandwidth_gbps=-1"], "config-value", f"{HOSTED}.shared_d2h_bandwidth_gbps"),
+    ([f"{WORKER}.parallelism.attention_data=2"], "config-unsupported", f"{WORKER}.parallelism.attention_data"),
     ([f"{HOSTED}.num_host_blocks=true"], "config-type", f"{HOSTED}.num_host_blocks"),
     ([f"{HOSTED}.d2h_bandwidth_gbps=-1"], "config-value", f"{HOSTED}.d2h_bandwidth_gbps"),
     ([f"{HOSTED}.bandwidth=1"], "config-unknown-key", f"{HOSTED}.bandwidth"),
@@ -244,6 +247,69 @@ def test_bandwidths_of_a_shared_pool_mean_nothing_to_a_private_one() -> None:
         for host in (HOST, {**HOST, "shared_d2h_bandwidth_gbps": 80.0, "shared_h2d_bandwidth_gbps": 80.0})
     )
     assert private.deployment == left.deployment
+
+
+def sharing_pair(**hosts: dict[str, Any]) -> bytes:
+    """Return a pair whose roles share a host pool, with the settings of `hosts` changed."""
+    tree = msgspec.yaml.decode(PAIR)
+    for role in ("prefill", "decode"):
+        cache = tree["engine"]["workers"][role]["kv_cache"]
+        cache |= {"prefix_caching": True, "bytes_per_token": 1000}
+        cache["host_offload"] = {**HOST, "scope": "cluster_shared", **hosts.get(role, {})}
+    return msgspec.yaml.encode(tree)
+
+
+def test_roles_share_a_host_pool_whatever_their_links_and_the_transfer_are() -> None:
+    deployment = parse_configuration(
+        sharing_pair(decode={"d2h_bandwidth_gbps": 3.0, "latency_to_first_byte_ms": 2.0}),
+        # Another size of the transfer is no other layout.
+        overrides=["engine.kv_transfer.bytes_per_token=2000"],
+    ).deployment
+    assert isinstance(deployment, Disaggregated)
+    for role in deployment.roles.values():
+        assert role.host_offload is not None
+        assert role.host_offload.is_shared
+        assert (role.host_offload.bytes_per_token, role.host_offload.shared_d2h_bandwidth_gbps) == (1000, 80.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("kv_cache.bytes_per_token", 2000, "prefill: 1000, decode: 2000"),
+        ("parallelism.tensor", 2, "prefill: 1, decode: 2"),
+        ("parallelism.pipeline", 4, "prefill: 1, decode: 4"),
+        ("kv_cache.host_offload.num_host_blocks", 5, "prefill: 4, decode: 5"),
+        ("kv_cache.host_offload.shared_d2h_bandwidth_gbps", 1.5, "prefill: 80.0, decode: 1.5"),
+        ("kv_cache.host_offload.shared_h2d_bandwidth_gbps", 0.0, "prefill: 80.0, decode: 0.0"),
+    ],
+)
+def test_roles_that_share_a_host_pool_agree_on_it(field: str, value: object, shown: str) -> None:
+    override = f"engine.workers.decode.{field}={value}"
+    (problem,) = refused(sharing_pair(), overrides=[override])
+    assert (problem.code, problem.where.field) == ("config-combination", f"engine.workers.decode.{field}")
+    assert (problem.found, problem.wanted) == (shown, "one value for both")
+    assert problem.because
+    assert problem.hint
+    # In the file the finding has its line.
+    *_, last = field.split(".")
+    (problem,) = refused(changed(f"engine.workers.decode.{field}", value, sharing_pair()))
+    assert problem.where.line
+    assert last in problem.message
+    # Apart, each may be as it likes; and so may one that has the pool alone.
+    for role in ("prefill", "decode"):
+        private = f"engine.workers.{role}.kv_cache.host_offload.scope=dp_rank_local"
+        parse_configuration(sharing_pair(), overrides=[override, private])
+    parse_configuration(sharing_pair(), overrides=[override, "engine.workers.prefill.kv_cache.host_offload=null"])
+
+
+def test_every_difference_of_a_shared_pool_is_told() -> None:
+    data = sharing_pair(decode={"num_host_blocks": 5, "shared_h2d_bandwidth_gbps": 1.0})
+    problems = refused(data, overrides=["engine.workers.decode.parallelism.tensor=2"])
+    assert [problem.where.field.rpartition(".")[2] for problem in problems] == [
+        "tensor",
+        "num_host_blocks",
+        "shared_h2d_bandwidth_gbps",
+    ]
 
 
 @pytest.mark.parametrize("roles", [("aggregated",), ("prefill",), ("decode",), ("prefill", "decode")])
@@ -729,36 +795,44 @@ def same_worker(workers: int, spec: WorkerSpec, written: dict[str, Any]) -> None
     else:
         ms = (written["timing"]["prefill_ms"], written["timing"]["decode_ms"])
         assert (spec.timing.prefill_ns, spec.timing.decode_ns) == tuple(value * 1_000_000 for value in ms)
+    host = cache.get("host_offload")
+    assert (spec.host is None) == (host is None)
+    if spec.host is None:
+        return
+    assert (spec.host.blocks, spec.host.block_bytes) == (
+        host["num_host_blocks"],
+        cache["block_size"] * cache["bytes_per_token"],
+    )
+    assert spec.host.shared is (host["scope"] == "cluster_shared")
+    assert (spec.host.d2h_bytes_per_second or 0.0) == host["d2h_bandwidth_gbps"] * 1e9
+    assert (spec.host.h2d_bytes_per_second or 0.0) == host["h2d_bandwidth_gbps"] * 1e9
+    assert spec.host.latency_ns == host["latency_to_first_byte_ms"] * 1_000_000
+    if spec.host.shared:
+        assert (spec.host.shared_d2h_bytes_per_second or 0.0) == host["shared_d2h_bandwidth_gbps"] * 1e9
+        assert (spec.host.shared_h2d_bytes_per_second or 0.0) == host["shared_h2d_bandwidth_gbps"] * 1e9
 
 
 def test_the_reference_configurations(reference_dir: Path) -> None:
-    later = re.compile("shared")
     accepted = 0
     for file in sorted(reference_dir.glob("cases/*/config.yaml")):
-        family = file.parent.name
-        if not later.search(family):
-            configuration = read_configuration(file)
-            spec, engine = configuration.deployment.to_spec(), msgspec.yaml.decode(file.read_bytes())["engine"]
-            roles = engine["workers"]
-            if family.startswith("agg-"):
-                assert spec.decode is None
-                same_worker(spec.workers, spec.worker, roles["aggregated"])
-            else:
-                assert spec.decode is not None
-                same_worker(spec.workers, spec.worker, roles["prefill"])
-                same_worker(spec.decode.workers, spec.decode.worker, roles["decode"])
-                transfer, written = spec.decode.transfer, engine["kv_transfer"]
-                assert transfer.bytes_per_token == written["bytes_per_token"]
-                bandwidth = written.get("bandwidth_gb_per_second")
-                assert transfer.bytes_per_second == (None if bandwidth is None else bandwidth * 1e9)
-                assert transfer.full_prompt is (written["timing_mode"] == "full_prompt")
-            assert configuration.paths == (file.parent / "trace.jsonl",)
-            accepted += 1
+        configuration = read_configuration(file)
+        spec, engine = configuration.deployment.to_spec(), msgspec.yaml.decode(file.read_bytes())["engine"]
+        roles = engine["workers"]
+        if file.parent.name.startswith("agg-"):
+            assert spec.decode is None
+            same_worker(spec.workers, spec.worker, roles["aggregated"])
         else:
-            with pytest.raises(InvalidDeployment) as caught:
-                read_configuration(file)
-            assert {item.code for item in caught.value.findings.items} == {"config-unsupported"}
-    assert accepted >= 84
+            assert spec.decode is not None
+            same_worker(spec.workers, spec.worker, roles["prefill"])
+            same_worker(spec.decode.workers, spec.decode.worker, roles["decode"])
+            transfer, written = spec.decode.transfer, engine["kv_transfer"]
+            assert transfer.bytes_per_token == written["bytes_per_token"]
+            bandwidth = written.get("bandwidth_gb_per_second")
+            assert transfer.bytes_per_second == (None if bandwidth is None else bandwidth * 1e9)
+            assert transfer.full_prompt is (written["timing_mode"] == "full_prompt")
+        assert configuration.paths == (file.parent / "trace.jsonl",)
+        accepted += 1
+    assert accepted >= 92
 
 
 yaml_values = st.recursive(

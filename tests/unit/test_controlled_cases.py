@@ -113,6 +113,32 @@ def test_everything_equals_the_peers(reference_dir: Path) -> None:
     assert figures > 20 * 60
 
 
+def test_the_case_that_only_the_order_of_blocks_of_one_age_changes(reference_dir: Path) -> None:
+    # docs/differences.md: the peer evicts blocks that one store brought in the order of a hash, we from a prompt's end.
+    case = reference_dir / "cases" / "agg-vllm-g2-warm-profile-002"
+    expected = json.loads((case / "expected.json").read_text())
+    figures = pp.run(case / "config.yaml").to_dict()
+    assert figures["agentic_graph"] == expected["agentic_graph"]
+    assert [condensed(snapshot) for snapshot in figures["agentic_snapshots"]] == expected["agentic_snapshots"]
+    (pool,) = figures["host_pools"]
+    assert {name: pool[name] for name in ("capacity_blocks", "used_blocks", "stores", "loads", "evictions")} == {
+        "capacity_blocks": 16,
+        "used_blocks": 16,
+        "stores": 77,
+        "loads": 8,
+        "evictions": 558,
+    }
+    ours, theirs = figures["agentic_profile"], expected["agentic_profile"]
+    for name, value, of_the_peer in (
+        ("plays_started", 35, 35),
+        ("client_completed_plays", 33, 33),
+        ("issued_requests", 114, 115),
+        ("successful_responses", 114, 115),
+        ("canceled_requests", 0, 0),
+    ):
+        assert (ours[name], theirs[name]) == (value, of_the_peer), name
+
+
 def test_the_figures_do_not_need_the_requests(reference_dir: Path) -> None:
     case = reference_dir / "cases" / "agg-vllm-warm-profile-000"
     kept, left = (pp.run(case / "config.yaml", per_request=wanted).to_dict() for wanted in (True, False))

@@ -11,8 +11,8 @@ import pytest
 
 import playproof as pp
 
-# Host pools that workers share are later work; the run controls have a module of their own (`test_controlled_cases`).
-LATER = re.compile("shared|snapshot|warm|profile")
+# The run controls have a module of their own (`test_controlled_cases`).
+LATER = re.compile("snapshot|warm|profile")
 EXACT = ("terminal_status", "output_length", "input_length", "prefill_worker_idx", "decode_worker_idx")
 TIMES_MS = ("arrival_time_ms", "dispatched_at_ms", "first_token_ms", "terminal_time_ms")
 HANDOFF_MS = ("source_held_ms", "destination_reserved_ms", "destination_activated_ms", "source_released_ms")
@@ -28,6 +28,14 @@ PEER_DIED = {
     "agg-vllm-g2-003": {"completed": 25, "failed": 3},
     # p1n3: 145 + 16 tokens in a decode pool of 160; p2n1: a prompt of 221. What stands behind them is skipped.
     "pd-vllm-g2-001": {"completed": 13, "failed": 2},
+    # Pools that workers share. p0n4: 112 + 131 tokens in 200, p4n0: 103 + 136; p2n2: a prompt of 258.
+    "agg-vllm-g2-shared-000": {"completed": 20, "failed": 2, "rejected": 1},
+    # 170 + 112, 87 + 119 and 86 + 132 in 196; prompts of 213, 200 and 229.
+    "agg-vllm-g2-shared-002": {"completed": 18, "failed": 3, "rejected": 3},
+    # p1n1: 67 + 119 in a decode pool of 136, p1n6: 98 + 60; p0n1: a prompt of 141 in a prefill pool of 136.
+    "pd-vllm-g2-shared-000": {"completed": 2, "failed": 2, "rejected": 1},
+    # p0n6: 181 + 149 in 192; prompts of 214 and 215.
+    "pd-vllm-g2-shared-003": {"completed": 8, "failed": 1, "rejected": 2},
     "agg-sglang-tight-001": {"completed": 1, "rejected": 2},
     "agg-sglang-tight-003": {"completed": 8, "failed": 2, "rejected": 1},
     # Prompt and output of one request outgrow the decode pool (p0n2: 26 + 134 tokens in 156, with 131 tokens out).
@@ -80,8 +88,10 @@ def test_every_request_equals_the_peers(reference_dir: Path) -> None:
         if expected["status"] != "ok":
             assert case.name in PEER_DIED, f"the peer has no result for {case.name}: pin ours, with its reason"
             continue
-        ours = outcome(case)
+        report = pp.run(case / "config.yaml")
+        ours = {record["request_id"]: record for record in report.request_dicts()}
         assert ours.keys() == {record["request_id"] for record in expected["requests"]}, case.name
+        assert report.to_dict()["g2_domains"] == expected["g2_domains"], case.name
         for theirs in expected["requests"]:
             found = differences(ours[theirs["request_id"]], theirs)
             assert not found, (case.name, theirs["request_id"], found)
@@ -101,7 +111,15 @@ def test_ends_where_the_peer_died(reference_dir: Path, name: str) -> None:
 
 def test_host_memory_was_used_where_the_peer_died(reference_dir: Path) -> None:
     # The cases that the peer ends restore nothing.
-    for name, restored in (("agg-vllm-g2-000", 2), ("agg-vllm-g2-003", 13)):
+    restores = {
+        "agg-vllm-g2-000": 2,
+        "agg-vllm-g2-003": 13,
+        "agg-vllm-g2-shared-000": 3,
+        "agg-vllm-g2-shared-002": 12,
+        "pd-vllm-g2-shared-000": 1,
+        "pd-vllm-g2-shared-003": 3,
+    }
+    for name, restored in restores.items():
         report = pp.run(reference_dir / "cases" / name / "config.yaml")
         (pool,) = report.to_dict()["host_pools"]
         admissions = [entry for record in report.request_dicts() for entry in record["admission_history"]]
