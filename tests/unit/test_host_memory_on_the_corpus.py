@@ -37,7 +37,7 @@ def plays(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> ProvenGra
 def deployment(trace: ProvenGraph, workers: int, pair: bool, scope: Any) -> pp.Deployment | pp.Disaggregated:
     """Return workers whose device memory holds little more than the longest request."""
     graph = trace.graph
-    longest = int((graph.input_length + graph.max_output_tokens).max())
+    longest = int((graph.input_length + graph.output_length).max())
     sharers = workers * (2 if pair else 1) if scope == "cluster_shared" else 1
     host = pp.HostOffload(num_host_blocks=16_384 * sharers, bytes_per_token=98_304, scope=scope)
     role: dict[str, Any] = {"workers": workers, "blocks": longest // 64 + 64, "host_offload": host}
