@@ -7,7 +7,9 @@
 2. Growth with the corpus: the same plays once, twice and four times.
 3. Growth within a play: one play of 1,000, 2,000 and 4,000 requests, lowered.
 4. Deployments: the corpus on several of them, with 32 lanes each no slower than twice the first, aggregated vLLM.
-5. Run controls: an hour of profile from a snapshot on, cold and warmed, on aggregated workers and prefill/decode.
+5. Host memory: the corpus on vLLM workers with host memory of their own and shared, each no slower than twice the same
+   deployment without.
+6. Run controls: an hour of profile from a snapshot on, cold and warmed, on aggregated workers and prefill/decode.
 
 The corpus is looked for beside the project (``../shared/data/weka``, or under ``PLAYPROOF_DATA``) and unpacked into a
 temporary folder; without it only part 3 runs. Absolute times depend on the machine; the ratios are what to watch.
@@ -44,6 +46,11 @@ CORPUS_GROWTH_MAX = 1.3
 PLAY_GROWTH_MAX = 1.5
 # Replay time of a deployment, to that of one aggregated vLLM worker.
 DEPLOYMENT_RATIO_MAX = 2.0
+# Host memory behind each worker, or as much for each in one pool: twice the device memory; and the replay time with it,
+# to that of the same deployment without.
+HOST_BLOCKS = 32_768
+HOST_RATIO_MAX = 2.0
+SCOPES = ("dp_rank_local", "cluster_shared")
 # Other work on the machine only ever adds time, so the best of some runs is the one to compare.
 REPEATS = 3
 # Of an hour of profile: a pool with room for the conversations of all lanes at once, and the memory that it may take
@@ -53,10 +60,17 @@ PROFILE_MB = 1536.0
 PROFILE_SEED = 42
 
 
-def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool, profile: bool = False) -> Any:
-    """Return a deployment of `workers` aggregated workers, or of as many in each of the two roles."""
+def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool, profile: bool, scope: str) -> Any:
+    """Return a deployment of `workers` aggregated workers, or of as many in each of the two roles.
+
+    `scope` is that of their host memory, if not empty.
+    """
     backend, size = engine
     role = {"workers": workers, "blocks": TOKENS // size, "block_size": size}
+    if scope:
+        sharers = workers * (2 if pair else 1) if scope == "cluster_shared" else 1
+        blocks = HOST_BLOCKS * sharers
+        role["host_offload"] = pp.HostOffload(num_host_blocks=blocks, bytes_per_token=KV_BYTES_PER_TOKEN, scope=scope)
     if profile:
         role |= {"blocks": PROFILE_TOKENS // size, "timing": pp.PolynomialTiming()}
     if not pair:
@@ -71,7 +85,7 @@ def deployment_of(pp: Any, engine: Engine, workers: int, pair: bool, profile: bo
 
 
 def measure(
-    path: str, lanes: int | None, workers: int, replay: bool, engine: Engine, pair: bool, profile: str
+    path: str, lanes: int | None, workers: int, replay: bool, engine: Engine, pair: bool, profile: str, scope: str
 ) -> dict[str, Any]:
     """Load (and replay) in this process and return the figures; `profile` is "cold" or "warm" for an hour of it."""
     import resource
@@ -80,7 +94,7 @@ def measure(
 
     import playproof as pp
 
-    deployment = deployment_of(pp, engine, workers, pair, bool(profile))
+    deployment = deployment_of(pp, engine, workers, pair, bool(profile), scope)
     load = pp.Load(lanes=lanes)
     if profile:
         load = pp.Load(lanes=lanes, snapshot_seed=PROFILE_SEED, warmup=profile == "warm", profile=pp.Profile())
@@ -99,6 +113,7 @@ def measure(
         figures["replay_s"] = time.perf_counter() - loaded
         report = pp.Report(trace, ledger, deployment, load).to_dict()
         figures |= {name: report[name] for name in ("completed_trajectories", "total_trajectories", "forward_passes")}
+        figures["host_reused"] = int((ledger.admission_host_reused > 0).sum())
     figures["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return figures
 
@@ -117,9 +132,10 @@ def in_a_process(
     engine: Engine = VLLM,
     pair: bool = False,
     profile: str = "",
+    scope: str = "",
 ) -> dict[str, Any]:
     """Measure in a fresh process, since peak memory is a process's."""
-    shape = {"lanes": lanes, "workers": workers, "engine": engine, "pair": pair}
+    shape = {"lanes": lanes, "workers": workers, "engine": engine, "pair": pair, "scope": scope}
     call = json.dumps({"path": str(path), "replay": replay, "profile": profile, **shape})
     result = subprocess.run([sys.executable, __file__, "--measure", call], capture_output=True, text=True, check=False)
     if result.returncode != 0:
@@ -288,6 +304,29 @@ def show_deployments(corpus: Path, limits: Limits) -> None:
     print()
 
 
+def show_host_memory(corpus: Path, limits: Limits) -> None:
+    """Deployments with host memory beside the same ones without, measured in turn."""
+    print(f"Host memory (the whole corpus, {LANES} lanes; {HOST_BLOCKS:,} blocks a worker behind {TOKENS:,} tokens)")
+    print("  workers           scope    plays completed    admissions with host reuse    replay s    ratio")
+    for workers, pair in ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True)):
+        shape = f"{workers}P{workers}D" if pair else str(workers)
+        best: dict[str, dict[str, Any]] = {}
+        for scope in ("", *SCOPES) * REPEATS:
+            figures = in_a_process(corpus, workers=workers, pair=pair, scope=scope)
+            best[scope] = min(best.get(scope, figures), figures, key=replay_seconds)
+        for scope, figures in best.items():
+            name = f"{shape} workers, host memory: {scope or 'none'}"
+            plays, all_plays = figures["completed_trajectories"], figures["total_trajectories"]
+            limits.check(f"plays not completed on {name}", all_plays - plays, 0)
+            ratio = replay_seconds(figures) / replay_seconds(best[""])
+            limit = limits.check(f"replay time of {name}", ratio, HOST_RATIO_MAX) if scope else ""
+            print(
+                f"  {shape:>7}  {scope or 'none':>14}  {f'{plays} of {all_plays}':>17}  {figures['host_reused']:28,}"
+                f"  {figures['replay_s']:10.2f}  {ratio:7.2f}   {limit}".rstrip()
+            )
+    print()
+
+
 def show_profiles(corpus: Path, limits: Limits) -> None:
     """An hour of profile from a snapshot on; warmed, the cut plays find what they have done before in the caches."""
     print(f"Profiles (one hour, {LANES} lanes, polynomial timing, pools of {PROFILE_TOKENS:,} tokens, no capture)")
@@ -343,6 +382,7 @@ def main() -> None:
             show_growth_with_the_corpus(corpus, scratch, limits)
             if not arguments.quick:
                 show_deployments(corpus, limits)
+                show_host_memory(corpus, limits)
                 show_profiles(corpus, limits)
             show_corpus(corpus, limits)
     if limits.broken:

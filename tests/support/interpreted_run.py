@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from dataclasses import replace
+from typing import Any
 
 import blake3
 import msgspec
@@ -17,6 +18,7 @@ from playproof_kernel import (
     Backend,
     DecodeSpec,
     DeploymentSpec,
+    HostSpec,
     LoadSpec,
     ProfileSpec,
     SpeculationSpec,
@@ -59,7 +61,36 @@ def random_deployment(chance: random.Random, backend: Backend, split: bool) -> D
     transfer = TransferSpec(chance.choice([1000, 250_000]), chance.choice([None, 1e8]), chance.random() < 0.5)
     decode = DecodeSpec(chance.randint(1, 3), second, transfer) if split else None
     context = chance.choice([12, 1000, 1000, 1000])
-    return DeploymentSpec(chance.randint(1, 3), first, context, decode, random_speculation(chance, backend))
+    deployment = DeploymentSpec(chance.randint(1, 3), first, context, decode, random_speculation(chance, backend))
+    if backend is Backend.VLLM and caching and deployment.speculation is None:
+        return with_host_memory(chance, deployment)
+    return deployment
+
+
+def with_host_memory(chance: random.Random, deployment: DeploymentSpec) -> DeploymentSpec:
+    """Return `deployment` with host memory, of each worker's own or one pool for all, in most of its roles."""
+    shared = chance.random() < 0.6
+    common: dict[str, Any] = {"blocks": chance.choice([1, 3, 12, 40]), "block_bytes": 1_000_000, "shared": shared}
+    if shared:
+        common["shared_d2h_bytes_per_second"] = chance.choice([None, 3e8, 1e9])
+        common["shared_h2d_bytes_per_second"] = chance.choice([None, 3e8, 7e8])
+
+    def hosted(worker: WorkerSpec) -> WorkerSpec:
+        rates = chance.choice([None, 1e9, 3e8]), chance.choice([None, 1e9, 3e8])
+        host = HostSpec(
+            d2h_bytes_per_second=rates[0],
+            h2d_bytes_per_second=rates[1],
+            latency_ns=chance.choice([0, 0, 1_000_000]),
+            **common,
+        )
+        return replace(worker, host=host) if chance.random() < 0.8 else worker
+
+    decode = deployment.decode
+    return replace(
+        deployment,
+        worker=hosted(deployment.worker),
+        decode=None if decode is None else replace(decode, worker=hosted(decode.worker)),
+    )
 
 
 def digests(seed: int) -> tuple[str, str]:
