@@ -248,6 +248,7 @@ HOST = np.dtype(
         ("used_at", np.int64),  # number of the last block that had come into the order by then
         ("anchor", np.int64),  # the first block that came into the order since, or NONE
         ("older", np.int64),  # idle blocks used before its own
+        ("leading", np.int64),  # leading blocks of its prompt that are idle, and stay while it is `recent`
         ("arrivals", np.int64),  # blocks that have come into the order so far
         # A shared pool's links; see `links`
         ("pool_bytes_per_second", np.float64, (2,)),  # by direction; 0: no bound

@@ -55,6 +55,16 @@ def find(pool: Any, key: int) -> int:
     return buckets.find(pool.blocks, pool.buckets, key)
 
 
+@compiled
+def find_near(pool: Any, key: int, guess: int) -> int:
+    """Do the same, looking at slot `guess` first, which may be NONE or the last record."""
+    entries = pool.blocks
+    if guess != NONE and guess < pool.states.shape[0]:
+        if entries[guess].key == key and pool.states[guess] == _RESIDENT:
+            return guess
+    return buckets.find(entries, pool.buckets, key)
+
+
 # The order of use --------------------------------------------------------------------------------------------------
 
 
@@ -89,10 +99,22 @@ def _take_out(pool: Any, slot: int) -> None:
 
 
 @compiled
-def use(pool: Any, slot: int, before: int) -> None:
-    """Put an idle block next to `before` in the order of use; the last record stands for the most recent place."""
-    _take_out(pool, slot)
-    _insert(pool, before, slot)
+def move(pool: Any, first: int, last: int, before: int) -> None:
+    """Put the blocks from `first` to `last` of the order of use before `before`.
+
+    The last record stands for the most recent place.
+    """
+    entries = pool.blocks
+    older, newer = int(entries[first].older), int(entries[last].newer)
+    if newer == before:
+        return
+    entries[older].newer = newer
+    entries[newer].older = older
+    older = int(entries[before].older)
+    entries[older].newer = first
+    entries[first].older = older
+    entries[last].newer = before
+    entries[before].older = last
 
 
 # Blocks come and go ------------------------------------------------------------------------------------------------

@@ -46,7 +46,8 @@ _SUBMIT, _START = constant(TransferEvent.SUBMIT), constant(TransferEvent.START)
 _FINISH, _DROP = constant(TransferEvent.FINISH), constant(TransferEvent.DROP)
 _START_READ, _READ_DONE = constant(BlockEvent.START_READ), constant(BlockEvent.READ_DONE)
 _READING, _READING_IDLE = constant(BlockState.READING), constant(BlockState.READING_IDLE)
-_ABSENT, _RESIDENT = constant(HostBlockState.ABSENT), constant(HostBlockState.RESIDENT)
+_PENDING_STORE, _RESIDENT = constant(HostBlockState.PENDING_STORE), constant(HostBlockState.RESIDENT)
+_PINNED = constant(HostBlockState.PINNED)
 _LOAD = constant(RequestEvent.LOAD)
 
 DEFERRED = constant(-1)
@@ -308,7 +309,10 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
     ticket = sim.tickets[request]
     pool = host.pool_of(sim, worker)
     pool.record[0].stamp += 1
-    missing, kept, is_read = _examine(sim, worker, request, end)
+    begin = int(ticket.cursor)
+    if pool.record[0].recent == request:
+        begin = int(max(begin, min(end, pool.record[0].leading)))  # those before are there, and stay
+    missing, kept, is_read = _examine(sim, worker, request, begin, end)
     if missing == 0:
         ticket.cursor = end
         return
@@ -318,8 +322,10 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
         return
     short = missing - (pool.record[0].capacity - pool.record[0].used)
     if short > pool.record[0].older - kept:
-        _settle(sim, worker)  # its own blocks may have to go
-    if not host.make_room(pool, missing, kept):
+        _settle(sim, worker)  # its own blocks before the cohort may have to go
+        begin = int(ticket.cursor)
+        missing, kept, is_read = _examine(sim, worker, request, begin, end)
+    if not host.make_room(pool, missing, kept + begin - ticket.cursor):
         record.retrying = 1
         record.retries += 1
         return
@@ -327,12 +333,13 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
     static, live = sim.static[request], sim.live[request]
     stride = config_of(sim, worker).key_stride
     keeps = is_shared(sim, worker)
+    all_missing = missing == end - begin
     copying = sim.copyings[row]
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
-        for block in range(max(ticket.cursor, keys.begin), min(end, keys.begin + keys.count)):
+        for block in range(max(begin, keys.begin), min(end, keys.begin + keys.count)):
             key = static.space + keys.first + (block - keys.begin) * stride
-            if host.find(pool, key) == NONE:
+            if all_missing or host.find(pool, key) == NONE:
                 slot = host.prepare(pool, key)
                 source = sim.arena[live.table_begin + block]
                 pool.blocks[slot].chain = copying.first
@@ -351,8 +358,8 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
 
 
 @compiled
-def _examine(sim: Any, worker: int, request: int, end: int) -> tuple[int, int, bool]:
-    """Look at the blocks of `request` from its cursor to `end`, and stamp those that the host has.
+def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple[int, int, bool]:
+    """Look at the blocks of `request` from `begin` to `end`, and stamp those that the host has.
 
     Returns
     -------
@@ -367,7 +374,7 @@ def _examine(sim: Any, worker: int, request: int, end: int) -> tuple[int, int, b
     missing, kept, is_read = 0, 0, False
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
-        for block in range(max(sim.tickets[request].cursor, keys.begin), min(end, keys.begin + keys.count)):
+        for block in range(max(begin, keys.begin), min(end, keys.begin + keys.count)):
             slot = host.find(pool, static.space + keys.first + (block - keys.begin) * stride)
             if slot == NONE:
                 missing += 1
@@ -416,18 +423,34 @@ def _settle(sim: Any, worker: int) -> None:
 
 @compiled
 def _move_all(sim: Any, worker: int, request: int, before: int, until: int) -> int:
-    """Put the idle blocks of `request` that arrived up to number `until` next to `before`; return how many."""
+    """Put the idle blocks of `request` that arrived up to number `until` before `before`; return how many.
+
+    Blocks of one prompt mostly stand together already, so runs of them are moved at once. Leaves in the pool's
+    `leading` how many of the prompt's first blocks are among them.
+    """
     static = sim.static[request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
-    number = 0
+    number, first, last, guess = 0, NONE, NONE, NONE
+    leading = 0
     for run in range(static.key_end - 1, static.key_begin - 1, -1):
         keys = sim.keys[run]
+        leading = max(leading, keys.begin + keys.count)
         for i in range(keys.count - 1, -1, -1):
-            slot = host.find(pool, static.space + keys.first + i * stride)
-            if slot != NONE and pool.states[slot] == _RESIDENT and pool.blocks[slot].arrival <= until:
-                host.use(pool, slot, before)
-                number += 1
+            slot = host.find_near(pool, static.space + keys.first + i * stride, guess)
+            if slot == NONE or pool.states[slot] != _RESIDENT or pool.blocks[slot].arrival > until:
+                leading = keys.begin + i
+                continue
+            if last == NONE or slot != guess:
+                if last != NONE:
+                    host.move(pool, first, last, before)
+                first = slot
+            last = slot
+            guess = int(pool.blocks[slot].newer)
+            number += 1
+    if last != NONE:
+        host.move(pool, first, last, before)
+    pool.record[0].leading = leading
     return number
 
 
@@ -617,21 +640,54 @@ def look_up(sim: Any, worker: int, request: int, cached: int) -> int:
     static = sim.static[request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
-    present, on_its_way, ended = 0, False, False
+    present, on_its_way, loads, ended = 0, False, False, False
+    guess = NONE
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
         for block in range(max(cached, keys.begin), keys.begin + keys.count):
-            slot = host.find(pool, static.space + keys.first + (block - keys.begin) * stride)
+            slot = host.find_near(pool, static.space + keys.first + (block - keys.begin) * stride, guess)
             if slot == NONE:
                 ended = True
                 break
             present += 1
-            # Pending, or pinned by a load of the same worker.
-            on_its_way = on_its_way or pool.states[slot] != _RESIDENT
+            # The end of a prompt is older than its head.
+            guess = int(pool.blocks[slot].older) if pool.states[slot] == _RESIDENT else NONE
+            on_its_way = on_its_way or pool.states[slot] == _PENDING_STORE
+            loads = loads or pool.states[slot] == _PINNED
         if ended:
             break
+    if loads and not on_its_way:
+        # What another worker of the pool loads is there for this one, too.
+        on_its_way = _loads_any(sim, worker, request, cached, cached + present)
     _use_all(sim, worker, request)
     return DEFERRED if on_its_way else present
+
+
+@compiled
+def _key_of(sim: Any, worker: int, request: int, block: int) -> int:
+    """Return the key of a full block of the prompt of `request`."""
+    static = sim.static[request]
+    run = int(static.key_begin)
+    while block >= sim.keys[run].begin + sim.keys[run].count:
+        run += 1
+    keys = sim.keys[run]
+    return int(static.space + keys.first + (block - keys.begin) * config_of(sim, worker).key_stride)
+
+
+@compiled
+def _loads_any(sim: Any, worker: int, request: int, begin: int, end: int) -> bool:
+    """Whether `worker` loads one of the prompt blocks `begin` to `end` of `request` for somebody."""
+    row = int(sim.queues[sim.hosts[worker].pool, LOADS].head)
+    while row != NONE:
+        copying = sim.copyings[row]
+        first, last = int(max(begin, copying.first)), int(min(end, copying.first + copying.blocks))
+        if copying.worker == worker and first < last:
+            # Blocks are equal only where all before them are, so the first tells of all.
+            other = int(copying.request)
+            if _key_of(sim, worker, request, first) == _key_of(sim, worker, other, first):
+                return True
+        row = int(copying.next)
+    return False
 
 
 @compiled

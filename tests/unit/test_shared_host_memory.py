@@ -202,6 +202,24 @@ def test_what_a_restore_reads_stays() -> None:
     assert pool["retries"] > 0
 
 
+def test_what_one_worker_restores_another_may_restore_meanwhile() -> None:
+    # Four blocks take 40 ms: `d` on worker 1 reads them from 20 to 60 ms, `e` on worker 2 from 30 to 70.
+    rows = [asks("a", PROMPT, 0.0), asks("d", [*PROMPT, 5], 20.0), asks("e", [*PROMPT, 6], 30.0)]
+    lines, report = replayed(workers(3, h2d_bandwidth_gbps=0.1), *rows)
+    assert [lines[name]["first_admit_ms"] for name in "de"] == [60.0, 70.0]
+    (pool,) = report["host_pools"]
+    # At 60 ms `e` is looked at, too, and waits for its own.
+    assert (pool["loads"], pool["deferrals"]) == (2, 1)
+    # A second request on the worker that reads them waits for that, and finds them in device memory.
+    rows += [asks("f", [31], 31.0, output=0), asks("g", [*PROMPT, 7], 32.0)]
+    lines, report = replayed(workers(3, h2d_bandwidth_gbps=0.1), *rows)
+    assert lines["g"]["decode_worker_idx"] == 1
+    assert (from_host(lines["g"]), lines["g"]["first_admit_ms"]) == (0, 60.0)
+    assert lines["g"]["first_admission_g1_reused_input_tokens"] == 16
+    (pool,) = report["host_pools"]
+    assert pool["loads"] == 2
+
+
 def test_ordinary_traces_use_it(tmp_path: Path) -> None:
     turns = [{"timestamp": at, "input_length": 16, "output_length": 1, "hash_ids": PROMPT} for at in (0, 40)]
     trace = tmp_path / "turns.jsonl"
