@@ -134,6 +134,7 @@ def admit(sim: Any, worker: int, request: int, reused: int) -> None:
     admission.at = run.now
     admission.reused = reused
     admission.ordinal = live.admissions
+    admission.host = 0  # the log is used again under run controls
     run.admissions += 1
     if live.admissions == 0:
         live.first_admit = run.now

@@ -109,7 +109,8 @@ Once, for all corpora; `playproof machines --prove` shows it, and a test breaks 
   edges have all fired (the acyclicity lemma, which G2 and G3 show of each graph).
 - **M5** KV blocks are neither lost nor made, and a block is free or idle exactly when no request refers to it.
 - **M6** A block's identity stands for its namespace and its whole chain of tokens, and two play instances have two
-  namespaces under snapshot, warmup and profile: no cache hit crosses a recycled play.
+  namespaces under snapshot, warmup and profile. Host memory has a block under its identity alone. So no cache hit, in
+  device or host memory, crosses a recycled play.
 
 ## What is proven of a graph
 

@@ -438,9 +438,18 @@ def _within(refs: str, counter: str) -> str:
 # one before is the namespace. Play instance number `ordinal` of lane `lane` has this number as its namespace.
 IDENTITY_RULE = "(step before tokens)"
 NAMESPACE_RULE = "(+ (* ordinal lanes) lane)"
+# Host memory, a worker's own or one for all, has a block under its identity and nothing else.
+HOST_KEY_RULE = "block"
+# As a number: the blocks of a corpus are numbered below `span`, and each namespace has that many numbers of its own.
+NUMBER_RULE = "(+ (* space span) offset)"
 
 
-def prove_identity(identity: str = IDENTITY_RULE, namespace: str = NAMESPACE_RULE) -> Obligation:
+def prove_identity(
+    identity: str = IDENTITY_RULE,
+    namespace: str = NAMESPACE_RULE,
+    host_key: str = HOST_KEY_RULE,
+    number: str = NUMBER_RULE,
+) -> Obligation:
     """M6: equal block identities mean equal namespaces and equal chains, and no two play instances share a namespace.
 
     Hence no hit, in device or host memory, crosses a recycled play under snapshot, warmup or profile.
@@ -451,6 +460,11 @@ def prove_identity(identity: str = IDENTITY_RULE, namespace: str = NAMESPACE_RUL
         The identity of a block as an SMT-LIB term over ``before`` (the identity before it) and ``tokens``.
     namespace : str
         The namespace of a play instance, over ``lane``, ``ordinal``, ``lanes`` and ``plays``.
+    host_key : str
+        What host memory has a block under, over ``block``, its identity, with ``parent``, ``content`` and ``space``.
+    number : str
+        The number that stands for an identity, over ``space``, its namespace, and ``offset``, its block in the corpus,
+        which is less than ``span``.
     """
     watch = Stopwatch()
     title = "cache identity is exact within a play instance"
@@ -466,6 +480,10 @@ def prove_identity(identity: str = IDENTITY_RULE, namespace: str = NAMESPACE_RUL
     questions.refute("a block can equal the start of a chain", f"{head}(assert (= (root a) (identify q u)))")
     different = "(assert (not (and (= p q) (= t u))))"
     questions.refute("two chains have one identity", f"{head}(assert (= (identify p t) (identify q u))){different}")
+    hosted = f"{head}(declare-const v Id)(declare-const w Id)(define-fun host_key ((block Id)) Id {host_key})"
+    alike = "(assert (= (host_key v) (host_key w)))(assert (not (= v w)))"
+    questions.refute("host memory takes one block for another", f"{hosted}{alike}")
+    _ask_of_numbers(questions, number)
     names = ("lane", "ordinal", "lane2", "ordinal2", "lanes", "plays")
     instances = (
         "".join(f"(declare-const {name} Int)" for name in names)
@@ -480,3 +498,18 @@ def prove_identity(identity: str = IDENTITY_RULE, namespace: str = NAMESPACE_RUL
         questions.refute("two play instances share a namespace", f"{instances}(assert {case})")
     how = f"z3: {questions.asked} questions, by induction over the length of a chain, for any number of lanes and plays"
     return _conclude(watch, "M6", title, how, questions.broken, questions.unknown)
+
+
+def _ask_of_numbers(questions: _Questions, number: str) -> None:
+    """Whether two blocks of the corpus, or of two namespaces, can have one number."""
+    names = ("space", "space2", "offset", "offset2", "span")
+    blocks = (
+        "".join(f"(declare-const {name} Int)" for name in names)
+        + "(assert (and (<= 0 space) (<= 0 space2)))"
+        + "".join(f"(assert (and (<= 0 {offset}) (< {offset} span)))" for offset in ("offset", "offset2"))
+        + f"(define-fun number ((space Int) (offset Int)) Int {number})"
+        + "(assert (= (number space offset) (number space2 offset2)))"
+    )
+    questions.refute("two blocks have one number", f"{blocks}(assert (= space space2))(assert (< offset offset2))")
+    # The order of the two is free, so the first may be the smaller.
+    questions.refute("blocks of two namespaces have one number", f"{blocks}(assert (< space space2))")

@@ -19,8 +19,9 @@ from hypothesis.stateful import initialize, invariant
 from loading import loading_case
 from naive_disagg import DestinationRole, NaiveDisagg
 from naive_g2 import Copying, NaiveHost, NaiveHostWorker, SharedLinks
-from playproof_kernel import HostSpec
+from playproof_kernel import HostSpec, offload
 from playproof_kernel.arrays import ASIDE, NONE, PENDING, WAITING
+from playproof_kernel.jit import compiled_entry
 from playproof_spec.machines import HostBlockState, RequestState, TransferState
 from pressure import check_pools
 from replay_machine import ReplayBesideNaive
@@ -29,6 +30,11 @@ UNDER_WAY = (TransferState.PREPARED, TransferState.SUBMITTED, TransferState.MOVI
 VISIBLE = (HostBlockState.RESIDENT, HostBlockState.PINNED)
 # By how much a sum of floats may miss the bytes that an exact link has left.
 BYTES_OFF_MOST = 1e-3
+
+
+@compiled_entry
+def settle(sim: Any, worker: int) -> None:
+    offload._settle(sim, worker)
 
 
 class HostBesideNaive(ReplayBesideNaive):
@@ -110,7 +116,10 @@ class HostBesideNaive(ReplayBesideNaive):
             assert [self.contents[key] for key in self.oldest_first(row)] == pool.oldest_first
 
     def oldest_first(self, row: int) -> list[int]:
-        blocks = self.sim.host_blocks[row]
+        """Idle blocks of a pool in their order of use, with what the kernel puts off entered in a copy of it."""
+        sim = self.sim._replace(hosts=self.sim.hosts.copy(), host_blocks=self.sim.host_blocks.copy())
+        settle(sim, next(number for number, _ in self.hosted() if self.sim.hosts[number].pool == row))
+        blocks = sim.host_blocks[row]
         found, slot = [], int(blocks[-1].newer)
         while slot != len(blocks) - 1:
             found.append(int(blocks[slot].key))

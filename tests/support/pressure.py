@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from playproof_kernel import Backend, DeploymentSpec, Ledger, LoadSpec, driver
-from playproof_kernel.arrays import NONE, Sim
+from playproof_kernel.arrays import NONE, RETURNING, Sim
 from playproof_kernel.compiled import compile_graph
 from playproof_kernel.deployment import DecodeSpec, WorkerSpec
 from playproof_kernel.simulate import ledger_of, new_sim, run_for
@@ -170,9 +170,18 @@ def _check_copies(sim: Sim, worker: int) -> None:
     assert record.idle == states[BlockState.CACHED_IDLE] + states[BlockState.READING_IDLE]
     assert np.count_nonzero(refs > 0) == total - record.free - record.idle
     assert (refs >= 0).all()
-    # The copies that a store of a shared pool reads are its own, too.
-    kept = np.count_nonzero(sim.readers[worker] != NONE) if len(sim.hosts) > 0 and sim.hosts[worker].shared else 0
-    assert refs.sum() == sim.live.table_len[sim.live.worker == worker].sum() + kept
+    assert refs.sum() == sim.live.table_len[sim.live.worker == worker].sum() + _kept(sim, worker)
+
+
+def _kept(sim: Sim, worker: int) -> int:
+    """How many copies stores of a shared pool keep: those that they read, or, until the pass has ended, have read."""
+    if len(sim.hosts) == 0 or not sim.hosts[worker].shared:
+        return 0
+    kept, row = np.count_nonzero(sim.readers[worker] != NONE), int(sim.queues[worker, RETURNING].head)
+    while row != NONE:
+        kept += int(sim.copyings[row].blocks)
+        row = int(sim.copyings[row].next)
+    return kept
 
 
 def _check_pages(sim: Sim, worker: int) -> None:

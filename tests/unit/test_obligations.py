@@ -217,6 +217,15 @@ def test_m5_sees_lost_blocks_and_wrong_references(broken: Machine, words: str) -
         ({"namespace": "(mod (+ (* ordinal lanes) lane) plays)"}, "share a namespace"),  # the source play, recycled
         ({"namespace": "lane"}, "share a namespace"),
         ({"namespace": "(+ ordinal lane)"}, "share a namespace"),
+        # A key of host memory without the namespace, and without the prefix; numbers whose namespaces overlap.
+        ({"host_key": "(ite ((_ is root) block) (root 0) block)"}, "host memory takes one block for another"),
+        (
+            {"host_key": "(ite ((_ is step) block) (step (root 0) (content block)) block)"},
+            "host memory takes one block",
+        ),
+        ({"number": "(+ space offset)"}, "blocks of two namespaces have one number"),
+        ({"number": "offset"}, "blocks of two namespaces have one number"),
+        ({"number": "(* space span)"}, "two blocks have one number"),
     ],
 )
 def test_m6_sees_identities_that_collide(rules: dict[str, str], words: str) -> None:
