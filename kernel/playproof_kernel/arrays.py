@@ -149,6 +149,8 @@ WORKER = np.dtype(
         ("capacity_epoch", np.int64),  # rises whenever memory or a seat may have become free
         ("free", np.int64),  # blocks on the free stack
         ("idle", np.int64),  # cached blocks without a reference
+        ("oldest", np.int64),  # where the order of idle blocks begins and ends, its holes included; vLLM
+        ("newest", np.int64),
         # SGLang
         ("ratio", np.float64),  # share of the running requests' remaining output that admission keeps free
         ("prefill", np.int64),  # whether the current pass is a prefill pass
@@ -204,8 +206,7 @@ COPY = np.dtype(
         ("key", np.int64),
         ("refs", np.int32),
         ("next", np.int32),
-        ("older", np.int32),  # least-recently-used list; the record past the last block is its sentinel
-        ("newer", np.int32),
+        ("place", np.int32),  # in the order of idle copies, while it is one
     ],
     align=True,
 )
@@ -380,8 +381,8 @@ class Sim(NamedTuple):
         Linked by `live`.
     actions : records of `QUEUE`, shape (W + 1,)
         Linked by `tickets`: what waits for the end of each worker's pass; last, what is to be done now.
-    copies : shape (W, blocks + 1); block_state : Int8, shape (W, blocks)
-    free : Int32, shape (W, blocks); buckets : Int32, shape (W, power of two)
+    copies : shape (W, blocks); block_state : Int8, shape (W, blocks)
+    free : Int32, shape (W, blocks); buckets, order : Int32, shape (W, power of two)
     arena, spare : Int64
         Block tables, and the room to compact them into.
     holders : Int64, shape (R,)
@@ -427,6 +428,7 @@ class Sim(NamedTuple):
     block_state: Any
     free: Any
     buckets: Any
+    order: Any
     arena: Any
     spare: Any
     holders: Any

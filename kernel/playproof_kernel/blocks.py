@@ -1,8 +1,13 @@
-"""The G1 block pool of a worker: physical copies, the cache of full blocks, and the least-recently-used list.
+"""The G1 block pool of a worker: physical copies, the cache of full blocks, and the order of the idle ones.
 
 A copy is free, private to a request, or cached under a key (active while referenced, else idle and evictable). A key
 may have several copies; a lookup takes the one cached first. Allocation takes free copies, then evicts idle ones from
 the old end. `tests/properties/test_blocks.py` runs this pool beside a naive one.
+
+Idle copies stand in `order`, a ring, from the oldest to the newest. A copy that is used again leaves a hole, which
+eviction skips: so eviction reads one stretch of memory, where a linked list would have it wait for each copy to learn
+of the next. When the ring is full its holes are squeezed out; it has twice as many places as there are copies at least,
+so that this costs a fixed share of a step for each copy.
 
 The functions take a `Pool`, the views of one worker's arrays, and as many blocks as one step of a request touches: a
 call for each block would cost more than the work it does.
@@ -43,16 +48,18 @@ class Pool(NamedTuple):
 
     Attributes
     ----------
-    copies : records, shape (blocks + 1,); states : Int8, shape (blocks,); free : Int32, shape (blocks,)
-    buckets : Int32, shape (power of two,)
+    copies : records, shape (blocks,); states : Int8, shape (blocks,); free : Int32, shape (blocks,)
+    buckets, order : Int32, shape (power of two,)
     worker : records, shape (1,)
-        The worker's own record, for its counters of free and idle copies and of evictions.
+        The worker's own record, for its counters of free and idle copies and of evictions, and for where its order of
+        idle copies begins and ends.
     """
 
     copies: Any
     states: Any
     free: Any
     buckets: Any
+    order: Any
     worker: Any
 
 
@@ -64,6 +71,7 @@ def pool_of(sim: Any, worker: int) -> Pool:
         sim.block_state[worker],
         sim.free[worker],
         sim.buckets[worker],
+        sim.order[worker],
         sim.workers[worker : worker + 1],
     )
 
@@ -112,18 +120,13 @@ def allocate(pool: Any, table: Any, begin: int, number: int) -> None:
         table[begin + i] = copy
     if stacked == number:
         return
-    # The rest are the oldest idle ones: taken off the list together, once the last of them is known.
-    sentinel = copies.shape[0] - 1
-    copy = int(copies[sentinel].newer)
     for i in range(stacked, number):
+        copy = _take_oldest(pool)
         buckets.unlink(copies, pool.buckets, copy)
         advance(BLOCK_TABLE, pool.states, copy, _EVICT)
         advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
         copies[copy].refs = 1
         table[begin + i] = copy
-        copy = int(copies[copy].newer)
-    copies[sentinel].newer = copy
-    copies[copy].older = sentinel
     record.idle -= number - stacked
     record.evictions += number - stacked
 
@@ -132,17 +135,12 @@ def allocate(pool: Any, table: Any, begin: int, number: int) -> None:
 def evict(pool: Any, number: int) -> None:
     """Free the `number` oldest idle copies; the caller knows that they exist."""
     record = pool.worker[0]
-    copies = pool.copies
-    sentinel = copies.shape[0] - 1
-    copy = int(copies[sentinel].newer)
     for _ in range(number):
-        buckets.unlink(copies, pool.buckets, copy)
+        copy = _take_oldest(pool)
+        buckets.unlink(pool.copies, pool.buckets, copy)
         advance(BLOCK_TABLE, pool.states, copy, _EVICT)
         pool.free[record.free] = copy
         record.free += 1
-        copy = int(copies[copy].newer)
-    copies[sentinel].newer = copy
-    copies[copy].older = sentinel
     record.idle -= number
     record.evictions += number
 
@@ -155,9 +153,7 @@ def reuse(pool: Any, found: Any, table: Any, begin: int, number: int) -> None:
     for i in range(number):
         copy = int(found[i])
         if copies[copy].refs == 0:
-            older, newer = int(copies[copy].older), int(copies[copy].newer)
-            copies[older].newer = newer
-            copies[newer].older = older
+            pool.order[copies[copy].place] = NONE
             advance(BLOCK_TABLE, pool.states, copy, _REUSE)
             woken += 1
         copies[copy].refs += 1
@@ -196,8 +192,10 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
     """
     record = pool.worker[0]
     copies = pool.copies
-    sentinel = copies.shape[0] - 1
-    newest = int(copies[sentinel].older)
+    mask = pool.order.shape[0] - 1
+    if record.newest - record.oldest + number > mask:
+        _squeeze(pool)
+    newest = record.newest
     rested = 0
     for i in range(begin + number - 1, begin - 1, -1):
         copy = int(table[i])
@@ -206,13 +204,43 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
             continue
         advance(BLOCK_TABLE, pool.states, copy, _RELEASE)
         if pool.states[copy] == _IDLE:
-            copies[newest].newer = copy
-            copies[copy].older = newest
-            newest = copy
+            pool.order[newest & mask] = copy
+            copies[copy].place = newest & mask
+            newest += 1
             rested += 1
         else:
             pool.free[record.free] = copy
             record.free += 1
-    copies[newest].newer = sentinel
-    copies[sentinel].older = newest
+    record.newest = newest
     record.idle += rested
+
+
+# The order of idle copies -----------------------------------------------------------------------------------------
+
+
+@compiled
+def _take_oldest(pool: Any) -> int:
+    """Take the oldest idle copy, which exists, out of the order."""
+    record = pool.worker[0]
+    mask = pool.order.shape[0] - 1
+    copy = int(pool.order[record.oldest & mask])
+    while copy == NONE:
+        record.oldest += 1
+        copy = int(pool.order[record.oldest & mask])
+    record.oldest += 1
+    return copy
+
+
+@compiled
+def _squeeze(pool: Any) -> None:
+    """Close the holes of the order; its copies keep their sequence."""
+    record = pool.worker[0]
+    mask = pool.order.shape[0] - 1
+    kept = record.oldest
+    for at in range(record.oldest, record.newest):
+        copy = int(pool.order[at & mask])
+        if copy != NONE:
+            pool.order[kept & mask] = copy
+            pool.copies[copy].place = kept & mask
+            kept += 1
+    record.newest = kept

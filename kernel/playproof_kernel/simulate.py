@@ -197,6 +197,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         block_state=np.zeros((workers, copies), np.int8),
         free=_new_free(config, copies),
         buckets=np.full((workers, max(16, 1 << (2 * copies).bit_length())), NONE, np.int32),
+        order=np.zeros((workers, 1 << (2 * copies).bit_length()), np.int32),
         arena=np.zeros(arena, np.int64),
         spare=np.zeros(arena, np.int64),
         holders=np.zeros(rows, np.int64),
@@ -371,12 +372,9 @@ def _new_branches(workers: int, capacity: int) -> Any:
 
 
 def _new_copies(workers: int, blocks: int) -> Any:
-    copies = records((workers, blocks + 1), COPY)
+    copies = records((workers, blocks), COPY)
     copies["next"] = NONE
     copies["key"] = NONE
-    # The sentinel alone: an empty list of idle blocks.
-    copies["older"][:, blocks] = blocks
-    copies["newer"][:, blocks] = blocks
     return copies
 
 

@@ -57,14 +57,15 @@ def entries_of(table: Any) -> list[int]:
 
 
 def new_pool(size: int) -> Pool:
-    copies = records(size + 1, COPY)
+    copies = records(size, COPY)
     copies["next"] = NONE
     copies["key"] = NONE
-    copies["older"][size] = copies["newer"][size] = size
     worker = records(1, WORKER)
     worker.free = size
     free = np.arange(size, dtype=np.int32)
-    return Pool(copies, np.zeros(size, np.int8), free, np.full(16, NONE, np.int32), worker)
+    # The ring is as small as it may be, so that it is often full.
+    order = np.zeros(1 << (2 * size).bit_length(), np.int32)
+    return Pool(copies, np.zeros(size, np.int8), free, np.full(16, NONE, np.int32), order, worker)
 
 
 class PoolBesideNaive(RuleBasedStateMachine):
@@ -143,19 +144,17 @@ class PoolBesideNaive(RuleBasedStateMachine):
         assert counts[BlockState.FREE] == int(self.pool.worker[0].free)
         assert counts[BlockState.CACHED_IDLE] == int(self.pool.worker[0].idle)
         assert sum(counts.values()) == self.size
-        references = self.pool.copies["refs"][: self.size][
-            np.isin(states, [BlockState.PRIVATE, BlockState.CACHED_ACTIVE])
-        ]
+        references = self.pool.copies["refs"][np.isin(states, [BlockState.PRIVATE, BlockState.CACHED_ACTIVE])]
         assert (references > 0).all()
         assert int(references.sum()) == len(self.held)
 
     @invariant()
     def idle_blocks_stand_in_order_of_age(self) -> None:
-        order, at = [], int(self.pool.copies[self.size].newer)
-        while at != self.size:
-            order.append(self.pairs[at])
-            at = int(self.pool.copies[at].newer)
-        assert order == list(self.naive.idle)
+        worker = self.pool.worker[0]
+        places = np.arange(worker.oldest, worker.newest) % len(self.pool.order)
+        assert len(places) <= len(self.pool.order)
+        copies = self.pool.order[places]
+        assert [self.pairs[int(copy)] for copy in copies if copy != NONE] == list(self.naive.idle)
 
 
 TestPoolBesideNaive = PoolBesideNaive.TestCase
