@@ -120,13 +120,15 @@ def allocate(pool: Any, table: Any, begin: int, number: int) -> None:
         table[begin + i] = copy
     if stacked == number:
         return
+    oldest = record.oldest
     for i in range(stacked, number):
-        copy = _take_oldest(pool)
+        oldest, copy = _next_idle(pool.order, oldest)
         buckets.unlink(copies, pool.buckets, copy)
         advance(BLOCK_TABLE, pool.states, copy, _EVICT)
         advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
         copies[copy].refs = 1
         table[begin + i] = copy
+    record.oldest = oldest
     record.idle -= number - stacked
     record.evictions += number - stacked
 
@@ -135,12 +137,14 @@ def allocate(pool: Any, table: Any, begin: int, number: int) -> None:
 def evict(pool: Any, number: int) -> None:
     """Free the `number` oldest idle copies; the caller knows that they exist."""
     record = pool.worker[0]
+    oldest = record.oldest
     for _ in range(number):
-        copy = _take_oldest(pool)
+        oldest, copy = _next_idle(pool.order, oldest)
         buckets.unlink(pool.copies, pool.buckets, copy)
         advance(BLOCK_TABLE, pool.states, copy, _EVICT)
         pool.free[record.free] = copy
         record.free += 1
+    record.oldest = oldest
     record.idle -= number
     record.evictions += number
 
@@ -219,16 +223,14 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
 
 
 @compiled
-def _take_oldest(pool: Any) -> int:
-    """Take the oldest idle copy, which exists, out of the order."""
-    record = pool.worker[0]
-    mask = pool.order.shape[0] - 1
-    copy = int(pool.order[record.oldest & mask])
+def _next_idle(order: Any, at: int) -> tuple[int, int]:
+    """Return the place behind the oldest idle copy from place `at` on, where there is one, and that copy."""
+    mask = order.shape[0] - 1
+    copy = int(order[at & mask])
     while copy == NONE:
-        record.oldest += 1
-        copy = int(pool.order[record.oldest & mask])
-    record.oldest += 1
-    return copy
+        at += 1
+        copy = int(order[at & mask])
+    return at + 1, copy
 
 
 @compiled
