@@ -204,9 +204,8 @@ BRANCH = np.dtype(
 COPY = np.dtype(
     [
         ("key", np.int64),
-        ("refs", np.int32),
+        ("refs", np.int32),  # of an idle block: -1 less its place in the order of idle ones
         ("next", np.int32),
-        ("place", np.int32),  # in the order of idle copies, while it is one
     ],
     align=True,
 )

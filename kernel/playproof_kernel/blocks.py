@@ -21,7 +21,7 @@ from playproof_spec.machines import BlockEvent, BlockState
 
 from playproof_kernel import buckets
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import compiled, constant
+from playproof_kernel.jit import compiled, constant, natural
 from playproof_kernel.transitions import BLOCK_TABLE, advance
 
 _ALLOCATE = constant(BlockEvent.ALLOCATE)
@@ -101,7 +101,7 @@ def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) 
         if copy == NONE:
             return i, active
         found[begin + i] = copy
-        if copies[copy].refs > 0:
+        if copies[natural(copy)].refs > 0:
             active += 1
     return number, active
 
@@ -114,7 +114,7 @@ def allocate(pool: Any, table: Any, begin: int, number: int) -> None:
     stacked = min(number, record.free)
     for i in range(stacked):
         record.free -= 1
-        copy = int(pool.free[record.free])
+        copy = natural(int(pool.free[natural(record.free)]))
         advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
         copies[copy].refs = 1
         table[begin + i] = copy
@@ -142,6 +142,7 @@ def evict(pool: Any, number: int) -> None:
         oldest, copy = _next_idle(pool.order, oldest)
         buckets.unlink(pool.copies, pool.buckets, copy)
         advance(BLOCK_TABLE, pool.states, copy, _EVICT)
+        pool.copies[copy].refs = 0
         pool.free[record.free] = copy
         record.free += 1
     record.oldest = oldest
@@ -155,14 +156,46 @@ def reuse(pool: Any, found: Any, table: Any, begin: int, number: int) -> None:
     copies = pool.copies
     woken = 0
     for i in range(number):
-        copy = int(found[i])
-        if copies[copy].refs == 0:
-            pool.order[copies[copy].place] = NONE
+        copy = natural(found[i])
+        refs = copies[copy].refs
+        if refs < 0:
+            pool.order[natural(-1 - refs)] = NONE
             advance(BLOCK_TABLE, pool.states, copy, _REUSE)
             woken += 1
-        copies[copy].refs += 1
+            refs = 0
+        copies[copy].refs = refs + 1
         table[begin + i] = copy
     pool.worker[0].idle -= woken
+
+
+@compiled
+def take(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) -> int:
+    """Look up keys as `find` does, and add a reference to each copy found at once, as `reuse` does.
+
+    Returns
+    -------
+    int
+        How many keys were found; their copies stand in ``table[begin:]``.
+    """
+    copies = pool.copies
+    entries = table[begin : begin + number]
+    woken, hits = 0, number
+    for i in range(number):
+        found = buckets.find(copies, pool.buckets, key + i * stride)
+        if found == NONE:
+            hits = i
+            break
+        copy = natural(found)
+        refs = copies[copy].refs
+        if refs < 0:
+            pool.order[natural(-1 - refs)] = NONE
+            advance(BLOCK_TABLE, pool.states, copy, _REUSE)
+            woken += 1
+            refs = 0
+        copies[copy].refs = refs + 1
+        entries[i] = copy
+    pool.worker[0].idle -= woken
+    return hits
 
 
 @compiled
@@ -172,8 +205,9 @@ def fill(pool: Any, table: Any, begin: int, number: int, key: int, stride: int) 
     Each goes behind earlier copies of its key.
     """
     copies = pool.copies
+    entries = table[begin : begin + number]
     for i in range(number):
-        copy = int(table[begin + i])
+        copy = natural(entries[i])
         own = key + i * stride
         advance(BLOCK_TABLE, pool.states, copy, _FILL)
         copies[copy].key = own
@@ -183,9 +217,9 @@ def fill(pool: Any, table: Any, begin: int, number: int, key: int, stride: int) 
         if at == NONE:
             pool.buckets[bucket] = copy
         else:
-            while copies[at].next != NONE:
-                at = int(copies[at].next)
-            copies[at].next = copy
+            while copies[natural(at)].next != NONE:
+                at = int(copies[natural(at)].next)
+            copies[natural(at)].next = copy
 
 
 @compiled
@@ -196,24 +230,26 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
     """
     record = pool.worker[0]
     copies = pool.copies
-    mask = pool.order.shape[0] - 1
+    mask = natural(pool.order.shape[0] - 1)
     if record.newest - record.oldest + number > mask:
         _squeeze(pool)
     newest = record.newest
+    entries = table[begin : begin + number]
     rested = 0
-    for i in range(begin + number - 1, begin - 1, -1):
-        copy = int(table[i])
-        copies[copy].refs -= 1
-        if copies[copy].refs > 0:
+    for i in range(number - 1, -1, -1):
+        copy = natural(entries[i])
+        refs = copies[copy].refs - 1
+        copies[copy].refs = refs
+        if refs > 0:
             continue
         advance(BLOCK_TABLE, pool.states, copy, _RELEASE)
         if pool.states[copy] == _IDLE:
             pool.order[newest & mask] = copy
-            copies[copy].place = newest & mask
+            copies[copy].refs = -1 - (newest & mask)
             newest += 1
             rested += 1
         else:
-            pool.free[record.free] = copy
+            pool.free[natural(record.free)] = copy
             record.free += 1
     record.newest = newest
     record.idle += rested
@@ -225,24 +261,24 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
 @compiled
 def _next_idle(order: Any, at: int) -> tuple[int, int]:
     """Return the place behind the oldest idle copy from place `at` on, where there is one, and that copy."""
-    mask = order.shape[0] - 1
+    mask = natural(order.shape[0] - 1)
     copy = int(order[at & mask])
     while copy == NONE:
         at += 1
         copy = int(order[at & mask])
-    return at + 1, copy
+    return at + 1, natural(copy)
 
 
 @compiled
 def _squeeze(pool: Any) -> None:
     """Close the holes of the order; its copies keep their sequence."""
     record = pool.worker[0]
-    mask = pool.order.shape[0] - 1
+    mask = natural(pool.order.shape[0] - 1)
     kept = record.oldest
     for at in range(record.oldest, record.newest):
         copy = int(pool.order[at & mask])
         if copy != NONE:
             pool.order[kept & mask] = copy
-            pool.copies[copy].place = kept & mask
+            pool.copies[natural(copy)].refs = -1 - (kept & mask)
             kept += 1
     record.newest = kept
