@@ -151,6 +151,8 @@ WORKER = np.dtype(
         ("idle", np.int64),  # cached blocks without a reference
         ("oldest", np.int64),  # where the order of idle blocks begins and ends, its holes included; vLLM
         ("newest", np.int64),
+        ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back; vLLM
+        ("spare_page", np.int64),
         # SGLang
         ("ratio", np.float64),  # share of the running requests' remaining output that admission keeps free
         ("prefill", np.int64),  # whether the current pass is a prefill pass
@@ -200,12 +202,22 @@ BRANCH = np.dtype(
     align=True,
 )
 
-# A physical block. `next` chains the blocks of one hash bucket in the order in which they were cached.
+# A physical block.
 COPY = np.dtype(
     [
-        ("key", np.int64),
+        ("place", np.int32),  # of its key in the index, when it is cached
         ("refs", np.int32),  # of an idle block: -1 less its place in the order of idle ones
-        ("next", np.int32),
+        ("next", np.int32),  # the copy of the same key that was cached after it
+    ],
+    align=True,
+)
+
+# A page of the index of cached blocks: the keys from `number` times `blocks.PAGE` on.
+INDEX_PAGE = np.dtype(
+    [
+        ("number", np.int64),
+        ("next", np.int32),  # link in a hash bucket or in the list of spare pages
+        ("used", np.int32),  # keys that have copies
     ],
     align=True,
 )
@@ -381,7 +393,9 @@ class Sim(NamedTuple):
     actions : records of `QUEUE`, shape (W + 1,)
         Linked by `tickets`: what waits for the end of each worker's pass; last, what is to be done now.
     copies : shape (W, blocks); block_state : Int8, shape (W, blocks)
-    free : Int32, shape (W, blocks); buckets, order : Int32, shape (W, power of two)
+    free : Int32, shape (W, blocks); order, buckets : Int32, shape (W, power of two)
+    index_pages : records of `INDEX_PAGE`, shape (W, blocks); index_places : Int32, shape (W, blocks * PAGE)
+        See `blocks`.
     arena, spare : Int64
         Block tables, and the room to compact them into.
     holders : Int64, shape (R,)
@@ -426,8 +440,10 @@ class Sim(NamedTuple):
     copies: Any
     block_state: Any
     free: Any
-    buckets: Any
     order: Any
+    buckets: Any
+    index_pages: Any
+    index_places: Any
     arena: Any
     spare: Any
     holders: Any

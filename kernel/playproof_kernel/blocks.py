@@ -4,10 +4,14 @@ A copy is free, private to a request, or cached under a key (active while refere
 may have several copies; a lookup takes the one cached first. Allocation takes free copies, then evicts idle ones from
 the old end. `tests/properties/test_blocks.py` runs this pool beside a naive one.
 
-Idle copies stand in `order`, a ring, from the oldest to the newest. A copy that is used again leaves a hole, which
-eviction skips: so eviction reads one stretch of memory, where a linked list would have it wait for each copy to learn
-of the next. When the ring is full its holes are squeezed out; it has twice as many places as there are copies at least,
-so that this costs a fixed share of a step for each copy.
+**Index.** A prompt asks for neighbouring keys one after another, so keys are looked up a page of neighbours at a time:
+a hash table leads to the page, whose places are the copies of its keys. Later copies of a key are chained behind the
+first. A page without copies is given back, with all its places empty, as it is taken.
+
+**Order.** Idle copies stand in `order`, a ring, from the oldest to the newest. A copy that is used again leaves a hole,
+which eviction skips: so eviction reads one stretch of memory, where a linked list would have it wait for each copy to
+learn of the next. When the ring is full its holes are squeezed out; it has twice as many places as there are copies at
+least, so that this costs a fixed share of a step for each copy.
 
 The functions take a `Pool`, the views of one worker's arrays, and as many blocks as one step of a request touches: a
 call for each block would cost more than the work it does.
@@ -19,7 +23,6 @@ from typing import Any, NamedTuple
 
 from playproof_spec.machines import BlockEvent, BlockState
 
-from playproof_kernel import buckets
 from playproof_kernel.arrays import NONE
 from playproof_kernel.jit import compiled, constant, natural
 from playproof_kernel.transitions import BLOCK_TABLE, advance
@@ -36,6 +39,10 @@ GENERATED = 1 << 62
 _NUMBER_BITS = 31
 SERIALS_BELOW = 1 << 31
 
+# Keys of a page of the index, a power of two.
+PAGE_BITS = 5
+PAGE = 1 << PAGE_BITS
+
 
 @compiled
 def generated_key(serial: int, number: int) -> int:
@@ -48,18 +55,23 @@ class Pool(NamedTuple):
 
     Attributes
     ----------
-    copies : records, shape (blocks,); states : Int8, shape (blocks,); free : Int32, shape (blocks,)
-    buckets, order : Int32, shape (power of two,)
+    copies : records of `COPY`, shape (blocks,); states : Int8, shape (blocks,); free : Int32, shape (blocks,)
+    order : Int32, shape (power of two,)
+    buckets : Int32, shape (power of two,); pages : records of `INDEX_PAGE`, shape (blocks,)
+    places : Int32, shape (blocks * PAGE,)
+        Of each key of each page, one more than the copy that was cached first, or 0.
     worker : records, shape (1,)
-        The worker's own record, for its counters of free and idle copies and of evictions, and for where its order of
-        idle copies begins and ends.
+        The worker's own record: its counters of free and idle copies and of evictions, where its order of idle copies
+        begins and ends, and which pages are spare.
     """
 
     copies: Any
     states: Any
     free: Any
-    buckets: Any
     order: Any
+    buckets: Any
+    pages: Any
+    places: Any
     worker: Any
 
 
@@ -70,8 +82,10 @@ def pool_of(sim: Any, worker: int) -> Pool:
         sim.copies[worker],
         sim.block_state[worker],
         sim.free[worker],
-        sim.buckets[worker],
         sim.order[worker],
+        sim.buckets[worker],
+        sim.index_pages[worker],
+        sim.index_places[worker],
         sim.workers[worker : worker + 1],
     )
 
@@ -95,14 +109,19 @@ def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) 
         How many keys were found, and how many of their copies are referenced now.
     """
     copies = pool.copies
-    active = 0
-    for i in range(number):
-        copy = buckets.find(copies, pool.buckets, key + i * stride)
-        if copy == NONE:
+    active, i = 0, 0
+    while i < number:
+        at, end = _places(pool, key + i * stride)
+        if at == NONE:
             return i, active
-        found[begin + i] = copy
-        if copies[natural(copy)].refs > 0:
-            active += 1
+        while at < end and i < number:
+            first = pool.places[natural(at)]
+            if first == 0:
+                return i, active
+            found[begin + i] = first - 1
+            active += 1 if copies[natural(first - 1)].refs > 0 else 0
+            at += stride
+            i += 1
     return number, active
 
 
@@ -123,7 +142,7 @@ def allocate(pool: Any, table: Any, begin: int, number: int) -> None:
     oldest = record.oldest
     for i in range(stacked, number):
         oldest, copy = _next_idle(pool.order, oldest)
-        buckets.unlink(copies, pool.buckets, copy)
+        _unlink(pool, copy)
         advance(BLOCK_TABLE, pool.states, copy, _EVICT)
         advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
         copies[copy].refs = 1
@@ -140,7 +159,7 @@ def evict(pool: Any, number: int) -> None:
     oldest = record.oldest
     for _ in range(number):
         oldest, copy = _next_idle(pool.order, oldest)
-        buckets.unlink(pool.copies, pool.buckets, copy)
+        _unlink(pool, copy)
         advance(BLOCK_TABLE, pool.states, copy, _EVICT)
         pool.copies[copy].refs = 0
         pool.free[record.free] = copy
@@ -179,23 +198,29 @@ def take(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) 
     """
     copies = pool.copies
     entries = table[begin : begin + number]
-    woken, hits = 0, number
-    for i in range(number):
-        found = buckets.find(copies, pool.buckets, key + i * stride)
-        if found == NONE:
-            hits = i
-            break
-        copy = natural(found)
-        refs = copies[copy].refs
-        if refs < 0:
-            pool.order[natural(-1 - refs)] = NONE
-            advance(BLOCK_TABLE, pool.states, copy, _REUSE)
-            woken += 1
-            refs = 0
-        copies[copy].refs = refs + 1
-        entries[i] = copy
+    woken, i = 0, 0
+    missed = False
+    while i < number and not missed:
+        at, end = _places(pool, key + i * stride)
+        missed = at == NONE
+        while at < end and i < number:
+            first = pool.places[natural(at)]
+            if first == 0:
+                missed = True
+                break
+            copy = natural(first - 1)
+            refs = copies[copy].refs
+            if refs < 0:
+                pool.order[natural(-1 - refs)] = NONE
+                advance(BLOCK_TABLE, pool.states, copy, _REUSE)
+                woken += 1
+                refs = 0
+            copies[copy].refs = refs + 1
+            entries[i] = copy
+            at += stride
+            i += 1
     pool.worker[0].idle -= woken
-    return hits
+    return i
 
 
 @compiled
@@ -206,20 +231,29 @@ def fill(pool: Any, table: Any, begin: int, number: int, key: int, stride: int) 
     """
     copies = pool.copies
     entries = table[begin : begin + number]
-    for i in range(number):
-        copy = natural(entries[i])
-        own = key + i * stride
-        advance(BLOCK_TABLE, pool.states, copy, _FILL)
-        copies[copy].key = own
-        copies[copy].next = NONE
-        bucket = buckets.bucket_of(own, pool.buckets.shape[0])
-        at = int(pool.buckets[bucket])
+    i = 0
+    while i < number:
+        at, end = _places(pool, key + i * stride)
         if at == NONE:
-            pool.buckets[bucket] = copy
-        else:
-            while copies[natural(at)].next != NONE:
-                at = int(copies[natural(at)].next)
-            copies[natural(at)].next = copy
+            at, end = _new_places(pool, key + i * stride)
+        opened = 0
+        while at < end and i < number:
+            copy = natural(entries[i])
+            advance(BLOCK_TABLE, pool.states, copy, _FILL)
+            copies[copy].place = at
+            copies[copy].next = NONE
+            first = pool.places[natural(at)]
+            if first == 0:
+                pool.places[natural(at)] = copy + 1
+                opened += 1
+            else:
+                earlier = natural(first - 1)
+                while copies[earlier].next != NONE:
+                    earlier = natural(copies[earlier].next)
+                copies[earlier].next = copy
+            at += stride
+            i += 1
+        pool.pages[natural((end - 1) >> PAGE_BITS)].used += opened
 
 
 @compiled
@@ -253,6 +287,80 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
             record.free += 1
     record.newest = newest
     record.idle += rested
+
+
+# The index --------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _bucket_of(pool: Any, number: int) -> int:
+    """Return the bucket of the page with `number`; the multiplication stays within int64."""
+    mixed = (((number ^ (number >> 29)) & 0x7FFF_FFFF) * 0x9E37_79B1) >> 12
+    return natural(mixed & (pool.buckets.shape[0] - 1))
+
+
+@compiled
+def _places(pool: Any, key: int) -> tuple[int, int]:
+    """Return the place of `key` and the end of its page, or NONE twice when there is no such page."""
+    number = key >> PAGE_BITS
+    page = int(pool.buckets[_bucket_of(pool, number)])
+    while page != NONE:
+        if pool.pages[natural(page)].number == number:
+            return (page << PAGE_BITS) | (key & (PAGE - 1)), (page + 1) << PAGE_BITS
+        page = int(pool.pages[natural(page)].next)
+    return NONE, NONE
+
+
+@compiled
+def _new_places(pool: Any, key: int) -> tuple[int, int]:
+    """Take a page for `key`, which has none; returns as `_places` does."""
+    record = pool.worker[0]
+    page = record.spare_page
+    if page == NONE:
+        page = record.pages
+        record.pages += 1
+    else:
+        record.spare_page = pool.pages[natural(page)].next
+    number = key >> PAGE_BITS
+    bucket = _bucket_of(pool, number)
+    pool.pages[natural(page)].number = number
+    pool.pages[natural(page)].next = pool.buckets[bucket]
+    pool.buckets[bucket] = page
+    return (page << PAGE_BITS) | (key & (PAGE - 1)), (page + 1) << PAGE_BITS
+
+
+@compiled
+def _unlink(pool: Any, copy: int) -> None:
+    """Take `copy`, which is cached, out of the index."""
+    copies = pool.copies
+    place = natural(copies[copy].place)
+    earlier = natural(pool.places[place] - 1)
+    if earlier != copy:
+        while copies[earlier].next != copy:
+            earlier = natural(copies[earlier].next)
+        copies[earlier].next = copies[copy].next
+        return
+    pool.places[place] = copies[copy].next + 1
+    if copies[copy].next == NONE:
+        page = natural(place >> PAGE_BITS)
+        pool.pages[page].used -= 1
+        if pool.pages[page].used == 0:
+            _drop_page(pool, page)
+
+
+@compiled
+def _drop_page(pool: Any, page: int) -> None:
+    pages = pool.pages
+    bucket = _bucket_of(pool, pages[page].number)
+    at = natural(pool.buckets[bucket])
+    if at == page:
+        pool.buckets[bucket] = pages[page].next
+    else:
+        while pages[at].next != page:
+            at = natural(pages[at].next)
+        pages[at].next = pages[page].next
+    pages[page].next = pool.worker[0].spare_page
+    pool.worker[0].spare_page = page
 
 
 # The order of idle copies -----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from playproof_kernel.arrays import (
     GAP,
     HANDOFF,
     HEAP,
+    INDEX_PAGE,
     LANE,
     LIVE,
     NONE,
@@ -35,7 +36,7 @@ from playproof_kernel.arrays import (
     Sim,
     records,
 )
-from playproof_kernel.blocks import GENERATED
+from playproof_kernel.blocks import GENERATED, PAGE
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.deployment import (
     MAX_DRAFTS,
@@ -193,11 +194,13 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         running=np.zeros((workers, sequences), np.int64),
         queues=_new_queues((workers, QUEUES)),
         actions=_new_queues(workers + 1),
-        copies=_new_copies(workers, copies),
+        copies=records((workers, copies), COPY),
         block_state=np.zeros((workers, copies), np.int8),
         free=_new_free(config, copies),
-        buckets=np.full((workers, max(16, 1 << (2 * copies).bit_length())), NONE, np.int32),
         order=np.zeros((workers, 1 << (2 * copies).bit_length()), np.int32),
+        buckets=np.full((workers, 1 << copies.bit_length()), NONE, np.int32),
+        index_pages=records((workers, copies), INDEX_PAGE),
+        index_places=np.zeros((workers, copies * PAGE), np.int32),
         arena=np.zeros(arena, np.int64),
         spare=np.zeros(arena, np.int64),
         holders=np.zeros(rows, np.int64),
@@ -350,6 +353,7 @@ def _new_workers(config: Any) -> Any:
     for name in (
         "pass_end",
         "tried",
+        "spare_page",
         "tree_spare",
     ):
         table[name] = NONE
@@ -369,13 +373,6 @@ def _new_trees(workers: int, capacity: int) -> Any:
 
 def _new_branches(workers: int, capacity: int) -> Any:
     return np.full((workers, max(16, 1 << (2 * capacity).bit_length())), NONE, np.int64)
-
-
-def _new_copies(workers: int, blocks: int) -> Any:
-    copies = records((workers, blocks), COPY)
-    copies["next"] = NONE
-    copies["key"] = NONE
-    return copies
 
 
 def grown(array: Any, size: int) -> Any:

@@ -183,7 +183,7 @@ def _reusable(sim: Any, worker: int, request: int, tokens: int) -> tuple[int, in
 
 @compiled
 def _admit_head(sim: Any, worker: int, request: int, tokens: int, hits: int, budget: int, part: Any) -> int:
-    """Admit the head of the waiting queue, whose table holds `hits` cached blocks; returns what it takes of `budget`."""
+    """Admit the head of the waiting queue, whose table holds `hits` cached blocks; returns what it uses of `budget`."""
     live = sim.live[request]
     queues.take(sim.queues[worker, WAITING], sim.live)
     live.computed = hits * config_of(sim, worker).block_size
