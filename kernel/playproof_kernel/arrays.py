@@ -396,11 +396,11 @@ class Sim(NamedTuple):
     free : Int32, shape (W, blocks); order, buckets : Int32, shape (W, power of two)
     index_pages : records of `INDEX_PAGE`, shape (W, blocks); index_places : Int32, shape (W, blocks * PAGE)
         See `blocks`.
-    arena, spare : Int64
+    arena, spare : Int32
         Block tables, and the room to compact them into.
     holders : Int64, shape (R,)
         Requests with a block table.
-    found : Int64, shape (longest table,)
+    found : Int32, shape (longest table,)
         Scratch: the copies of the last prefix lookup.
     tree : records, shape (W, capacity); leaves : Int64, shape (W, capacity); branches : Int64, shape (W, power of two)
         Radix trees: nodes, heaps of unlocked leaves, hash buckets. They grow between slices of the run.

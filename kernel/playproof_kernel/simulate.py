@@ -148,7 +148,7 @@ def with_room(sim: Sim, stop: int) -> Sim:
         return _with_larger_logs(sim)
     if stop == loop.Stop.ARENA:
         size = 2 * int(sim.run[0].arena_wanted)
-        return sim._replace(arena=grown(sim.arena, size), spare=np.zeros(size, np.int64))
+        return sim._replace(arena=grown(sim.arena, size), spare=np.zeros(size, np.int32))
     if stop == loop.Stop.TREE:
         return _with_larger_trees(sim)
     if stop == loop.Stop.STALL:
@@ -171,8 +171,8 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
     copies = 0 if sglang else int(config.blocks.max())
     longest = 0 if sglang else int(static.table_size.max())
     capacity = radix.room(sequences) if sglang else 1
-    # Room for a full batch of the longest requests, within reason; it grows when that is short.
-    arena = min(2 * sequences * longest, max(2 * longest, 1 << 21))
+    # Room for a full batch of the longest requests, within what a processor keeps at hand; it grows when that is short.
+    arena = min(2 * sequences * longest, max(2 * longest, 1 << 18))
     gaps = 1 << (4 * (MAX_VARYING_PASSES + sequences) * workers).bit_length()
     return Sim(
         config=config,
@@ -201,10 +201,10 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         buckets=np.full((workers, 1 << copies.bit_length()), NONE, np.int32),
         index_pages=records((workers, copies), INDEX_PAGE),
         index_places=np.zeros((workers, copies * PAGE), np.int32),
-        arena=np.zeros(arena, np.int64),
-        spare=np.zeros(arena, np.int64),
+        arena=np.zeros(arena, np.int32),
+        spare=np.zeros(arena, np.int32),
         holders=np.zeros(rows, np.int64),
-        found=np.zeros(longest + 1, np.int64),
+        found=np.zeros(longest + 1, np.int32),
         tree=_new_trees(workers, capacity),
         leaves=np.zeros((workers, capacity), np.int64),
         branches=_new_branches(workers, capacity),

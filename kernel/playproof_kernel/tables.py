@@ -28,10 +28,9 @@ def room_for_one(sim: Any) -> bool:
     """Make room for one more table of any size; False when the arena must grow (see `reserve_room`)."""
     run = sim.run[0]
     longest = sim.found.shape[0] - 1
-    if run.arena + longest > sim.arena.shape[0]:
-        _compact(sim)
-    run.arena_wanted = run.arena + longest
-    return run.arena_wanted <= sim.arena.shape[0]
+    if run.arena + longest <= sim.arena.shape[0]:
+        return True
+    return _compact(sim, longest)
 
 
 @compiled
@@ -57,15 +56,18 @@ def reserve_room(sim: Any, worker: int) -> bool:
         request = sim.live[request].next
     if run.arena + wanted <= sim.arena.shape[0]:
         return True
-    _compact(sim)
-    run.arena_wanted = run.arena + wanted
-    return run.arena_wanted <= sim.arena.shape[0]
+    return _compact(sim, wanted)
 
 
 @compiled
-def _compact(sim: Any) -> None:
+def _compact(sim: Any, wanted: int) -> bool:
+    """Squeeze the holes out of the arena; False when it must grow, to take `wanted` more entries.
+
+    It must, too, when it stays more than half full: the next time would come too soon.
+    """
+    run = sim.run[0]
     used = 0
-    for i in range(sim.run[0].holders):
+    for i in range(run.holders):
         request = sim.holders[i]
         live = sim.live[request]
         begin, length = live.table_begin, live.table_len
@@ -75,7 +77,9 @@ def _compact(sim: Any) -> None:
         used += sim.static[request].table_size
     for entry in range(used):
         sim.arena[entry] = sim.spare[entry]
-    sim.run[0].arena = used
+    run.arena = used
+    run.arena_wanted = max(used + wanted, 2 * used)
+    return bool(run.arena_wanted <= sim.arena.shape[0])
 
 
 @compiled
