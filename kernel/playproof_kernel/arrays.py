@@ -147,8 +147,9 @@ WORKER = np.dtype(
         ("holding", np.int64),  # requests with a `Hold` on memory
         ("arrivals", np.int64),  # destinations ever asked for here
         ("capacity_epoch", np.int64),  # rises whenever memory or a seat may have become free
-        ("free", np.int64),  # blocks on the free stack
+        ("free", np.int64),  # blocks that nobody holds and that cache nothing
         ("idle", np.int64),  # cached blocks without a reference
+        ("next_copy", np.int64),  # where the search for a free block begins; vLLM
         ("oldest", np.int64),  # where the order of idle blocks begins and ends, its holes included; vLLM
         ("newest", np.int64),
         ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back; vLLM
@@ -392,8 +393,8 @@ class Sim(NamedTuple):
         Linked by `live`.
     actions : records of `QUEUE`, shape (W + 1,)
         Linked by `tickets`: what waits for the end of each worker's pass; last, what is to be done now.
-    copies : shape (W, blocks); block_state : Int8, shape (W, blocks)
-    free : Int32, shape (W, blocks); order, buckets : Int32, shape (W, power of two)
+    copies : shape (W, numbers); block_state : Int8, shape (W, numbers)
+    order, buckets : Int32, shape (W, power of two)
     index_pages : records of `INDEX_PAGE`, shape (W, blocks); index_places : Int32, shape (W, blocks * PAGE)
         See `blocks`.
     arena, spare : Int32
@@ -439,7 +440,6 @@ class Sim(NamedTuple):
     actions: Any
     copies: Any
     block_state: Any
-    free: Any
     order: Any
     buckets: Any
     index_pages: Any

@@ -13,6 +13,10 @@ which eviction skips: so eviction reads one stretch of memory, where a linked li
 learn of the next. When the ring is full its holes are squeezed out; it has twice as many places as there are copies at
 least, so that this costs a fixed share of a step for each copy.
 
+**Numbers.** Free copies are taken by number, going round. There are more numbers than copies, so that a round meets
+stretches of free ones, and the copies of a prompt stand side by side in memory. Copies that were handed out again as
+they came free would be strewn all over it after some thousand requests, and each step would wait for memory.
+
 The functions take a `Pool`, the views of one worker's arrays, and as many blocks as one step of a request touches: a
 call for each block would cost more than the work it does.
 """
@@ -33,6 +37,7 @@ _RELEASE = constant(BlockEvent.RELEASE)
 _REUSE = constant(BlockEvent.REUSE)
 _EVICT = constant(BlockEvent.EVICT)
 _IDLE = constant(BlockState.CACHED_IDLE)
+_FREE = constant(BlockState.FREE)
 
 # Keys of generated blocks: this bit, the request's number, the block's number. Prompt keys stay below it.
 GENERATED = 1 << 62
@@ -55,7 +60,8 @@ class Pool(NamedTuple):
 
     Attributes
     ----------
-    copies : records of `COPY`, shape (blocks,); states : Int8, shape (blocks,); free : Int32, shape (blocks,)
+    copies : records of `COPY`, shape (numbers,); states : Int8, shape (numbers,)
+        There are more numbers than blocks; those of free blocks and those in excess are alike.
     order : Int32, shape (power of two,)
     buckets : Int32, shape (power of two,); pages : records of `INDEX_PAGE`, shape (blocks,)
     places : Int32, shape (blocks * PAGE,)
@@ -67,7 +73,6 @@ class Pool(NamedTuple):
 
     copies: Any
     states: Any
-    free: Any
     order: Any
     buckets: Any
     pages: Any
@@ -81,7 +86,6 @@ def pool_of(sim: Any, worker: int) -> Pool:
     return Pool(
         sim.copies[worker],
         sim.block_state[worker],
-        sim.free[worker],
         sim.order[worker],
         sim.buckets[worker],
         sim.index_pages[worker],
@@ -129,27 +133,19 @@ def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) 
 def allocate(pool: Any, table: Any, begin: int, number: int) -> None:
     """Write `number` private copies with one reference each to ``table[begin:]``; the caller knows that they exist."""
     record = pool.worker[0]
-    copies = pool.copies
-    stacked = min(number, record.free)
-    for i in range(stacked):
-        record.free -= 1
-        copy = natural(int(pool.free[natural(record.free)]))
-        advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
+    copies, states = pool.copies, pool.states
+    if number > record.free:
+        evict(pool, number - record.free)
+    entries = table[begin : begin + number]
+    copy, end = natural(record.next_copy), states.shape[0]
+    for i in range(number):
+        while states[copy] != _FREE:
+            copy = natural(copy + 1) if copy + 1 < end else 0
+        advance(BLOCK_TABLE, states, copy, _ALLOCATE)
         copies[copy].refs = 1
-        table[begin + i] = copy
-    if stacked == number:
-        return
-    oldest = record.oldest
-    for i in range(stacked, number):
-        oldest, copy = _next_idle(pool.order, oldest)
-        _unlink(pool, copy)
-        advance(BLOCK_TABLE, pool.states, copy, _EVICT)
-        advance(BLOCK_TABLE, pool.states, copy, _ALLOCATE)
-        copies[copy].refs = 1
-        table[begin + i] = copy
-    record.oldest = oldest
-    record.idle -= number - stacked
-    record.evictions += number - stacked
+        entries[i] = copy
+    record.next_copy = copy
+    record.free -= number
 
 
 @compiled
@@ -162,9 +158,8 @@ def evict(pool: Any, number: int) -> None:
         _unlink(pool, copy)
         advance(BLOCK_TABLE, pool.states, copy, _EVICT)
         pool.copies[copy].refs = 0
-        pool.free[record.free] = copy
-        record.free += 1
     record.oldest = oldest
+    record.free += number
     record.idle -= number
     record.evictions += number
 
@@ -283,7 +278,6 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
             newest += 1
             rested += 1
         else:
-            pool.free[natural(record.free)] = copy
             record.free += 1
     record.newest = newest
     record.idle += rested

@@ -53,6 +53,9 @@ from playproof_kernel.passes import MAX_VARYING_PASSES
 # Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
 SLICE = 100_000
 
+# Numbers of a pool in excess of its blocks are three times as many, but no more than this.
+MAX_SPARE_NUMBERS = 1 << 22
+
 
 class ReplayFault(Exception):
     """The replay broke a rule of its own (a stall, or a clock past its horizon). The message names it."""
@@ -169,6 +172,8 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
     sglang = config[0].backend == Backend.SGLANG
     # SGLang counts pages; only vLLM keeps copies apart, and tables of them.
     copies = 0 if sglang else int(config.blocks.max())
+    # More numbers than there are blocks, for the blocks of a prompt to have neighbouring ones (see `blocks`).
+    numbers = min(4 * copies, copies + MAX_SPARE_NUMBERS)
     longest = 0 if sglang else int(static.table_size.max())
     capacity = radix.room(sequences) if sglang else 1
     # Room for a full batch of the longest requests, within what a processor keeps at hand; it grows when that is short.
@@ -194,9 +199,8 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         running=np.zeros((workers, sequences), np.int64),
         queues=_new_queues((workers, QUEUES)),
         actions=_new_queues(workers + 1),
-        copies=records((workers, copies), COPY),
-        block_state=np.zeros((workers, copies), np.int8),
-        free=_new_free(config, copies),
+        copies=records((workers, numbers), COPY),
+        block_state=np.zeros((workers, numbers), np.int8),
         order=np.zeros((workers, 1 << (2 * copies).bit_length()), np.int32),
         buckets=np.full((workers, 1 << copies.bit_length()), NONE, np.int32),
         index_pages=records((workers, copies), INDEX_PAGE),
@@ -320,16 +324,6 @@ def _new_handoffs(nodes: int) -> Any:
     for name in ("held", "reserved", "activated", "released"):
         handoffs[name] = NONE
     return handoffs
-
-
-def _new_free(config: Any, copies: int) -> Any:
-    """Return each worker's stack of free blocks; they are taken from its end, block 0 first."""
-    free = np.zeros((int(config.workers.sum()), copies), np.int32)
-    for role in config:
-        if copies > 0:
-            workers = slice(role.first_worker, role.first_worker + role.workers)
-            free[workers, : role.blocks] = np.arange(role.blocks - 1, -1, -1, dtype=np.int32)
-    return free
 
 
 def _new_live(nodes: int) -> Any:

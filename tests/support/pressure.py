@@ -156,9 +156,9 @@ def check_pools(sim: Sim) -> None:
 def _check_copies(sim: Sim, worker: int) -> None:
     record = sim.workers[worker]
     total = int(sim.config[record.role].blocks)
-    refs = sim.copies[worker].refs[:total]
-    states = np.bincount(sim.block_state[worker][:total], minlength=len(BlockState))
-    assert record.free == states[BlockState.FREE]
+    refs = sim.copies[worker].refs
+    states = np.bincount(sim.block_state[worker], minlength=len(BlockState))
+    assert record.free == total - len(refs) + states[BlockState.FREE]
     assert record.idle == states[BlockState.CACHED_IDLE]
     assert np.count_nonzero(refs > 0) == total - record.free - record.idle
     # An idle block's is below zero, and tells its place in the order.
