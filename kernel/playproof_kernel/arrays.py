@@ -159,8 +159,13 @@ WORKER = np.dtype(
         ("holding", np.int64),  # requests with a `Hold` on memory
         ("arrivals", np.int64),  # destinations ever asked for here
         ("capacity_epoch", np.int64),  # rises whenever memory or a seat may have become free
-        ("free", np.int64),  # blocks on the free stack
+        ("free", np.int64),  # blocks that nobody holds and that cache nothing
         ("idle", np.int64),  # cached blocks without a reference
+        ("next_copy", np.int64),  # where the search for a free block begins, or NONE: `free` is a stack; vLLM
+        ("oldest", np.int64),  # where the order of idle blocks begins and ends, its holes included; vLLM
+        ("newest", np.int64),
+        ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back; vLLM
+        ("spare_page", np.int64),
         # SGLang
         ("ratio", np.float64),  # share of the running requests' remaining output that admission keeps free
         ("prefill", np.int64),  # whether the current pass is a prefill pass
@@ -227,14 +232,22 @@ BRANCH = np.dtype(
     align=True,
 )
 
-# A physical block. `next` chains the blocks of one hash bucket in the order in which they were cached.
+# A physical block.
 COPY = np.dtype(
     [
-        ("key", np.int64),
-        ("refs", np.int32),
-        ("next", np.int32),
-        ("older", np.int32),  # least-recently-used list; the record past the last block is its sentinel
-        ("newer", np.int32),
+        ("place", np.int32),  # of its key in the index, when it is cached
+        ("refs", np.int32),  # of an idle block: -1 less its place in the order of idle ones
+        ("next", np.int32),  # the copy of the same key that was cached after it
+    ],
+    align=True,
+)
+
+# A page of the index of cached blocks: the keys from `number` times `blocks.PAGE` on.
+INDEX_PAGE = np.dtype(
+    [
+        ("number", np.int64),
+        ("next", np.int32),  # link in a hash bucket or in the list of spare pages
+        ("used", np.int32),  # keys that have copies
     ],
     align=True,
 )
@@ -519,13 +532,16 @@ class Sim(NamedTuple):
         Linked by `live`.
     actions : records of `QUEUE`, shape (W + 1,)
         Linked by `tickets`: what waits for the end of each worker's pass; last, what is to be done now.
-    copies : shape (W, blocks + 1); block_state : Int8, shape (W, blocks)
-    free : Int32, shape (W, blocks); buckets : Int32, shape (W, power of two)
-    arena, spare : Int64
+    copies : shape (W, numbers); block_state : Int8, shape (W, numbers)
+    free : Int32, shape (W, blocks), or (W, 0) where no worker has host memory
+    order, buckets : Int32, shape (W, power of two)
+    index_pages : records of `INDEX_PAGE`, shape (W, blocks); index_places : Int32, shape (W, blocks * PAGE)
+        See `blocks`.
+    arena, spare : Int32
         Block tables, and the room to compact them into.
     holders : Int64, shape (R,)
         Requests with a block table.
-    found : Int64, shape (longest table,)
+    found : Int32, shape (longest table,)
         Scratch: the copies of the last prefix lookup.
     tree : records, shape (W, capacity); leaves : Int64, shape (W, capacity); branches : Int64, shape (W, power of two)
         Radix trees: nodes, heaps of unlocked leaves, hash buckets. They grow between slices of the run. With the KV
@@ -541,7 +557,7 @@ class Sim(NamedTuple):
     host_blocks : records of `HOST_BLOCK`, shape (pools, host blocks + 1)
         By `pool`, as are the next two: with a pool that all share there is one row, else one a worker.
     host_state : Int8, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
-    readers : Int32, shape (W, blocks)
+    readers, kept : Int32, shape (W, blocks)
         The row of `copyings` that reads a G1 copy, or NONE.
     copyings : records of `COPYING`, shape (W · host blocks,); copying_state : Int8, the same shape
         Rows worker by worker.
@@ -579,7 +595,10 @@ class Sim(NamedTuple):
     copies: Any
     block_state: Any
     free: Any
+    order: Any
     buckets: Any
+    index_pages: Any
+    index_places: Any
     arena: Any
     spare: Any
     holders: Any
@@ -596,6 +615,7 @@ class Sim(NamedTuple):
     host_state: Any
     host_buckets: Any
     readers: Any
+    kept: Any
     copyings: Any
     copying_state: Any
     index: Any

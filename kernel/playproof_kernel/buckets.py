@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import compiled
+from playproof_kernel.jit import compiled, natural
 
 
 @compiled
@@ -17,15 +17,15 @@ def bucket_of(key: int, buckets: int) -> int:
     """
     stretch = (key >> 4) ^ (key >> 35)
     mixed = ((stretch & 0x7FFFFFFF) * 0x9E3779B1) >> 7
-    return ((mixed << 4) | (key & 15)) & (buckets - 1)
+    return natural(((mixed << 4) | (key & 15)) & (buckets - 1))
 
 
 @compiled
 def find(entries: Any, buckets: Any, key: int) -> int:
     """Return the first entry of `key` in its bucket, or NONE."""
     entry = int(buckets[bucket_of(key, buckets.shape[0])])
-    while entry != NONE and entries[entry].key != key:
-        entry = int(entries[entry].next)
+    while entry != NONE and entries[natural(entry)].key != key:
+        entry = int(entries[natural(entry)].next)
     return entry
 
 
@@ -37,6 +37,6 @@ def unlink(entries: Any, buckets: Any, entry: int) -> None:
     if at == entry:
         buckets[bucket] = entries[entry].next
         return
-    while entries[at].next != entry:
-        at = int(entries[at].next)
-    entries[at].next = entries[entry].next
+    while entries[natural(at)].next != entry:
+        at = int(entries[natural(at)].next)
+    entries[natural(at)].next = entries[entry].next

@@ -146,10 +146,7 @@ def _cancel_due(sim: Any) -> None:
 @compiled
 def _dispatch_due(sim: Any) -> None:
     run = sim.run[0]
-    while True:
-        time = timers.next_timer(sim)
-        if time == NONE or time > run.now:
-            return
+    while timers.is_due(sim):
         node = timers.pop_timer(sim)
         driver.dispatch(sim, node)
         handoff.begin(sim, node)
@@ -239,9 +236,13 @@ def _start_passes(sim: Any, role: int) -> int:
 
 @compiled
 def _turn(sim: Any) -> int:
-    """Take the steps of one turn, from where the last call stopped; anything but DONE means: make room, call again."""
+    """Take the steps of one turn, from where the last call stopped; anything but DONE means: make room, call again.
+
+    Most steps of most turns have nothing to do. Finding that out here spares a call, which would copy all of `sim`.
+    """
     run = sim.run[0]
     controls = sim.config[0].controls != 0
+    actions = sim.actions[sim.workers.shape[0]]
     if run.step == _ENDS:
         if controls:
             stop = _room_of_controls(sim)
@@ -250,31 +251,35 @@ def _turn(sim: Any) -> int:
         stop = _end_passes(sim)
         if stop != _DONE:
             return stop
-        if handoff.end_transfers(sim):
+        if run.transfers > 0 and handoff.end_transfers(sim):
             run.changed = 1
         run.step = _ACTIONS
     if run.step == _ACTIONS:
-        stop = _act(sim)
-        if stop != _DONE:
-            return stop
+        if actions.head != NONE:
+            stop = _act(sim)
+            if stop != _DONE:
+                return stop
         run.step = _FEEDBACK
     if run.step == _FEEDBACK:
         if run.feedback > 0:
             driver.hear(sim)
             run.changed = 1
-        _cancel_due(sim)
+        if run.next_cancellation < sim.cancellations.shape[0]:
+            _cancel_due(sim)
         if controls and phases.step(sim):
             run.changed = 1
         run.step = _CLEANUPS
     if run.step == _CLEANUPS:
-        stop = _act(sim)
-        if stop != _DONE:
-            return stop
+        if actions.head != NONE:
+            stop = _act(sim)
+            if stop != _DONE:
+                return stop
         if controls and phases.is_over(sim):
             return _OVER
         run.step = _DISPATCHES
     if run.step == _DISPATCHES:
-        _dispatch_due(sim)
+        if timers.is_due(sim):
+            _dispatch_due(sim)
         run.step = _STARTS
     for role in range(sim.config.shape[0]):
         stop = _start_passes(sim, role)

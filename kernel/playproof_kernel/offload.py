@@ -193,7 +193,7 @@ def _end(sim: Any, row: int) -> None:
 
 @compiled
 def _end_store(sim: Any, row: int) -> bool:
-    """End a store; False when it still keeps its G1 copies, linked by `newer` from ``copying.first`` on."""
+    """End a store; False when it still keeps its G1 copies, linked by ``sim.kept`` from ``copying.first`` on."""
     copying = sim.copyings[row]
     worker = int(copying.worker)
     keeps = is_shared(sim, worker)
@@ -210,12 +210,11 @@ def _end_store(sim: Any, row: int) -> bool:
         if state in (_READING, _READING_IDLE):
             advance(BLOCK_TABLE, sim.block_state[worker], source, _READ_DONE)
         if keeps:
-            # A copy that is referenced has no place in the order of use.
-            sim.copies[worker, source].newer = NONE
+            sim.kept[worker, source] = NONE
             if last == NONE:
                 copying.first = source
             else:
-                sim.copies[worker, last].newer = source
+                sim.kept[worker, last] = source
             last = source
         slot = int(pool.blocks[slot].chain)
     # The request may be gone, and another in its place.
@@ -240,7 +239,7 @@ def return_copies(sim: Any, worker: int, until: int) -> None:
         row = queues.take(returning, sim.copyings)
         copy = int(sim.copyings[row].first)
         while copy != NONE:
-            following = int(sim.copies[worker, copy].newer)
+            following = int(sim.kept[worker, copy])
             sim.found[0] = copy
             blocks.release(pool, sim.found, ZERO, ONE)
             copy = following
@@ -530,7 +529,7 @@ def _reads_loose_copies(sim: Any, worker: int) -> bool:
     while row != NONE:
         slot = int(sim.copyings[row].first)
         while slot != NONE:
-            if sim.copies[worker, pool.blocks[slot].source].refs == 0:
+            if sim.copies[worker, pool.blocks[slot].source].refs <= 0:
                 return True
             slot = int(pool.blocks[slot].chain)
         row = int(sim.copyings[row].next)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_kernel import buckets, radix
+from playproof_kernel import blocks, buckets, radix
 from playproof_kernel.arrays import NONE
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.deployment import Backend, Role
@@ -91,12 +91,13 @@ def note_taking(sim: Any, worker: int, number: int) -> None:
     """Take in that `number` blocks of the pool of `worker` will be taken now, and idle ones evicted for it."""
     if not is_used(sim):
         return
-    copies = sim.copies[worker]
-    copy = int(copies[copies.shape[0] - 1].newer)
+    pool = blocks.pool_of(sim, worker)
+    at = sim.workers[worker].oldest
     for _ in range(number - sim.workers[worker].free):
-        if copies[copy].key < GENERATED:
-            note(sim.index[worker], sim.index_buckets[worker], copies[copy].key, -ONE)
-        copy = int(copies[copy].newer)
+        at, copy = blocks.next_idle(pool, at)
+        key = blocks.key_of(pool, copy)
+        if key < GENERATED:
+            note(sim.index[worker], sim.index_buckets[worker], key, -ONE)
 
 
 @compiled

@@ -24,6 +24,7 @@ from playproof_kernel.arrays import (
     HEAP,
     HOST,
     HOST_BLOCK,
+    INDEX_PAGE,
     INDEXED,
     LANE,
     LIVE,
@@ -40,7 +41,7 @@ from playproof_kernel.arrays import (
     Sim,
     records,
 )
-from playproof_kernel.blocks import GENERATED
+from playproof_kernel.blocks import GENERATED, PAGE
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.deployment import (
     MAX_DRAFTS,
@@ -57,6 +58,9 @@ from playproof_kernel.passes import MAX_VARYING_PASSES
 
 # Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
 SLICE = 100_000
+
+# Numbers of a pool in excess of its blocks are three times as many, but no more than this.
+MAX_SPARE_NUMBERS = 1 << 22
 
 
 class ReplayFault(Exception):
@@ -153,7 +157,7 @@ def with_room(sim: Sim, stop: int) -> Sim:
         return _with_larger_logs(sim)
     if stop == loop.Stop.ARENA:
         size = 2 * int(sim.run[0].arena_wanted)
-        return sim._replace(arena=grown(sim.arena, size), spare=np.zeros(size, np.int64))
+        return sim._replace(arena=grown(sim.arena, size), spare=np.zeros(size, np.int32))
     if stop == loop.Stop.TREE:
         return _with_larger_trees(sim)
     if stop == loop.Stop.STALL:
@@ -174,10 +178,12 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
     sglang = config[0].backend == Backend.SGLANG
     # SGLang counts pages; only vLLM keeps copies apart, and tables of them.
     copies = 0 if sglang else int(config.blocks.max())
+    # More numbers than there are blocks, for the blocks of a prompt to have neighbouring ones (see `blocks`).
+    numbers = min(4 * copies, copies + MAX_SPARE_NUMBERS)
     longest = 0 if sglang else int(static.table_size.max())
     capacity = radix.room(sequences) if sglang else 1
-    # Room for a full batch of the longest requests, within reason; it grows when that is short.
-    arena = min(2 * sequences * longest, max(2 * longest, 1 << 21))
+    # Room for a full batch of the longest requests, within what a processor keeps at hand; it grows when that is short.
+    arena = min(2 * sequences * longest, max(2 * longest, 1 << 18))
     gaps = 1 << (4 * (MAX_VARYING_PASSES + sequences) * workers).bit_length()
     return Sim(
         config=config,
@@ -199,14 +205,16 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         running=np.zeros((workers, sequences), np.int64),
         queues=_new_queues((workers, QUEUES)),
         actions=_new_queues(workers + 1),
-        copies=_new_copies(workers, copies),
-        block_state=np.zeros((workers, copies), np.int8),
-        free=_new_free(config, copies),
-        buckets=np.full((workers, max(16, 1 << (2 * copies).bit_length())), NONE, np.int32),
-        arena=np.zeros(arena, np.int64),
-        spare=np.zeros(arena, np.int64),
+        copies=records((workers, numbers), COPY),
+        block_state=np.zeros((workers, numbers), np.int8),
+        order=np.zeros((workers, 1 << (2 * copies).bit_length()), np.int32),
+        buckets=np.full((workers, 1 << copies.bit_length()), NONE, np.int32),
+        index_pages=records((workers, copies), INDEX_PAGE),
+        index_places=np.zeros((workers, copies * PAGE), np.int32),
+        arena=np.zeros(arena, np.int32),
+        spare=np.zeros(arena, np.int32),
         holders=np.zeros(rows, np.int64),
-        found=np.zeros(longest + 1, np.int64),
+        found=np.zeros(longest + 1, np.int32),
         tree=_new_trees(workers * (1 + int(config[0].router)), capacity),
         leaves=np.zeros((workers, capacity), np.int64),
         branches=_new_branches(workers, capacity),
@@ -355,10 +363,23 @@ def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
         "host_blocks": entries,
         "host_state": np.zeros((pools, capacity), np.int8),
         "host_buckets": np.full((pools, max(16, 1 << (2 * capacity).bit_length())), NONE, np.int32),
+        "free": _new_free(roles, copies if workers > 0 else 0),
         "readers": np.full((workers, copies), NONE, np.int32),
+        "kept": np.full((workers, copies), NONE, np.int32),
         "copyings": records(workers * capacity, COPYING),
         "copying_state": np.zeros(workers * capacity, np.int8),
     }
+
+
+def _new_free(roles: list[tuple[WorkerSpec, int]], copies: int) -> Any:
+    """Return the stacks of free blocks of workers with host memory; they are taken from the end, block 0 first."""
+    free = np.zeros((sum(workers for _, workers in roles), copies), np.int32)
+    first = 0
+    for spec, workers in roles:
+        if copies > 0:
+            free[first : first + workers, : spec.blocks] = np.arange(spec.blocks - 1, -1, -1, dtype=np.int32)
+        first += workers
+    return free
 
 
 def _fill_host(hosts: Any, worker: int, pool: int, spec: HostSpec) -> None:
@@ -400,16 +421,6 @@ def _new_handoffs(nodes: int) -> Any:
     return handoffs
 
 
-def _new_free(config: Any, copies: int) -> Any:
-    """Return each worker's stack of free blocks; they are taken from its end, block 0 first."""
-    free = np.zeros((int(config.workers.sum()), copies), np.int32)
-    for role in config:
-        if copies > 0:
-            workers = slice(role.first_worker, role.first_worker + role.workers)
-            free[workers, : role.blocks] = np.arange(role.blocks - 1, -1, -1, dtype=np.int32)
-    return free
-
-
 def _new_live(nodes: int) -> Any:
     live = records(nodes, LIVE)
     for name in ("dispatched", "first_admit", "first_token", "second_token", "last_token", "terminal", "worker"):
@@ -432,11 +443,13 @@ def _new_workers(config: Any) -> Any:
         "pass_end",
         "tried",
         "asked",
+        "spare_page",
         "tree_spare",
     ):
         table[name] = NONE
     table.role = np.repeat(np.arange(len(config)), config.workers)
     table.free = config.blocks[table.role]
+    table.next_copy = np.where(config.host[table.role] != 0, NONE, 0)
     table.ratio = config.ratio_start[table.role]
     table.tree_used = 1  # the root
     table.tree_live = 1
@@ -451,16 +464,6 @@ def _new_trees(workers: int, capacity: int) -> Any:
 
 def _new_branches(workers: int, capacity: int) -> Any:
     return np.full((workers, max(16, 1 << (2 * capacity).bit_length())), NONE, np.int64)
-
-
-def _new_copies(workers: int, blocks: int) -> Any:
-    copies = records((workers, blocks + 1), COPY)
-    copies["next"] = NONE
-    copies["key"] = NONE
-    # The sentinel alone: an empty list of idle blocks.
-    copies["older"][:, blocks] = blocks
-    copies["newer"][:, blocks] = blocks
-    return copies
 
 
 def grown(array: Any, size: int) -> Any:

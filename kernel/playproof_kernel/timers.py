@@ -110,6 +110,17 @@ def next_timer(sim: Any) -> int:
 
 
 @compiled
+def is_due(sim: Any) -> bool:
+    """Whether a timer that still matters is due; others that are due are dropped here."""
+    run = sim.run[0]
+    while run.heap > 0 and sim.heap[0].time <= run.now:
+        if sim.node_state[sim.heap[0].node] == _READY:
+            return True
+        pop_timer(sim)
+    return False
+
+
+@compiled
 def _order(sim: Any) -> None:
     count = sim.run[0].heap
     for at in range(count // 2 - 1, -1, -1):

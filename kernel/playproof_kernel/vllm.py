@@ -165,23 +165,40 @@ def _takes_no_time(config: Any) -> bool:
 
 
 @compiled
+def _most_reusable(sim: Any, worker: int, request: int, tokens: int) -> int:
+    """Return how many leading blocks `request`, which knows `tokens` tokens, may reuse at most."""
+    config = config_of(sim, worker)
+    if config.caching == 0:
+        return 0
+    # The last token is always computed, unless nothing follows it.
+    return int((tokens - 1 if sim.static[request].limit > 0 else tokens) // config.block_size)
+
+
+@compiled
 def _reusable(sim: Any, worker: int, request: int, tokens: int) -> tuple[int, int]:
     """Return how many leading blocks of `request`, which knows `tokens` tokens, it may reuse, and how many are in use.
 
     The copies are left in ``sim.found``.
     """
-    config = config_of(sim, worker)
-    if config.caching == 0:
-        return 0, 0
-    wants = sim.static[request].limit > 0
-    # The last token is always computed, unless nothing follows it.
-    most = (tokens - 1) // config.block_size if wants else tokens // config.block_size
-    hits, active = tables.cached_prefix(sim, worker, request, most)
-    if config.speculative != 0 and wants and hits > 0:
+    hits, active = tables.cached_prefix(sim, worker, request, _most_reusable(sim, worker, request, tokens))
+    if config_of(sim, worker).speculative != 0 and sim.static[request].limit > 0 and hits > 0:
         hits -= 1
         if sim.copies[worker, sim.found[hits]].refs > 0:
             active -= 1
     return hits, active
+
+
+@compiled
+def _admit_head(sim: Any, worker: int, request: int, tokens: int, hits: int, budget: int, part: Any) -> int:
+    """Admit the head of the waiting queue, whose table holds `hits` cached blocks; returns what it uses of `budget`."""
+    live = sim.live[request]
+    queues.take(sim.queues[worker, WAITING], sim.live)
+    live.computed = hits * config_of(sim, worker).block_size
+    _seat(sim, worker, request)
+    requests.admit(sim, worker, request, live.computed)
+    want = min(tokens - live.computed, budget)
+    _compute(sim, worker, request, want, part)
+    return int(want)
 
 
 @compiled
@@ -212,9 +229,14 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
             queues.take(waiting, sim.live)
             requests.note_outcome(sim, worker, request, _REJECT if live.admissions == 0 else _FAIL)
             continue
-        hits, active = _reusable(sim, worker, request, tokens)
         if budget <= 0:
             return
+        if config.speculative == 0 and (tokens + size - 1) // size <= blocks.available(sim, worker):
+            # It fits, whatever it finds.
+            hits = tables.take_prefix(sim, worker, request, _most_reusable(sim, worker, request, tokens))
+            budget -= _admit_head(sim, worker, request, tokens, hits, budget, part)
+            continue
+        hits, active = _reusable(sim, worker, request, tokens)
         room = tokens
         if config.speculative != 0 and record.running == 0 and static.limit > 0 and _takes_no_time(config):
             # Where others hold blocks it would be pushed out again at this instant, without room for its next token.
@@ -226,14 +248,8 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
                 return
             _seat_materialized(sim, worker, request)
             continue
-        queues.take(waiting, sim.live)
         tables.open_with_prefix(sim, worker, request, hits)
-        live.computed = hits * size
-        _seat(sim, worker, request)
-        requests.admit(sim, worker, request, live.computed)
-        want = min(tokens - live.computed, budget)
-        _compute(sim, worker, request, want, part)
-        budget -= want
+        budget -= _admit_head(sim, worker, request, tokens, hits, budget, part)
 
 
 @compiled
@@ -617,13 +633,15 @@ def reserve(sim: Any, worker: int, request: int) -> int:
     prompt = sim.static[request].input
     if sim.workers[worker].running >= config.max_sequences:
         return NONE
-    hits, active = 0, 0
-    if config.caching != 0:
-        hits, active = tables.cached_prefix(sim, worker, request, prompt // size)
+    most = prompt // size if config.caching != 0 else 0
     total = (prompt + size - 1) // size
-    if total - active > blocks.available(sim, worker):
-        return NONE
-    tables.open_with_prefix(sim, worker, request, hits)
+    if total <= blocks.available(sim, worker):
+        hits = tables.take_prefix(sim, worker, request, most)
+    else:
+        hits, active = tables.cached_prefix(sim, worker, request, most)
+        if total - active > blocks.available(sim, worker):
+            return NONE
+        tables.open_with_prefix(sim, worker, request, hits)
     tables.extend(sim, worker, request, prompt)
     if offload.is_read(sim, worker, request, hits):
         # The transfer could not write yet. What was evicted stays so; no capacity has come free by this.

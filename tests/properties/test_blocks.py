@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from naive import NaivePool
 from playproof_kernel import blocks
-from playproof_kernel.arrays import COPY, NONE, WORKER, records
-from playproof_kernel.blocks import Pool
+from playproof_kernel.arrays import COPY, INDEX_PAGE, NONE, WORKER, records
+from playproof_kernel.blocks import GENERATED, PAGE, Pool
 from playproof_kernel.jit import compiled_entry
 from playproof_spec.machines import BlockState
 
@@ -33,6 +33,11 @@ def reuse(pool: Pool, found: Any, table: Any, begin: int, number: int) -> None:
 
 
 @compiled_entry
+def take(pool: Pool, table: Any, begin: int, key: int, stride: int, number: int) -> int:
+    return blocks.take(pool, table, begin, key, stride, number)
+
+
+@compiled_entry
 def fill(pool: Pool, table: Any, begin: int, number: int, key: int, stride: int) -> None:
     blocks.fill(pool, table, begin, number, key, stride, blocks.FILL)
 
@@ -47,6 +52,14 @@ BEGIN = 2
 UNTOUCHED = -7
 
 
+# Few keys, so that copies of one are common, at the edges of few pages of the index.
+KEYS = st.builds(
+    lambda page, place: page * PAGE + place,
+    st.sampled_from([0, 1, 2, GENERATED // PAGE]),
+    st.sampled_from([0, 1, 2, 3, PAGE - 4, PAGE - 3, PAGE - 2, PAGE - 1]),
+)
+
+
 def table_of(copies: list[int]) -> Any:
     return np.array([*[UNTOUCHED] * BEGIN, *copies, UNTOUCHED], np.int64)
 
@@ -56,24 +69,32 @@ def entries_of(table: Any) -> list[int]:
     return [int(copy) for copy in table[BEGIN:-1]]
 
 
-def new_pool(size: int) -> Pool:
-    copies = records(size + 1, COPY)
-    copies["next"] = NONE
-    copies["key"] = NONE
-    copies["older"][size] = copies["newer"][size] = size
+def new_pool(size: int, stacked: bool) -> Pool:
     worker = records(1, WORKER)
     worker.free = size
-    free = np.arange(size, dtype=np.int32)
-    return Pool(copies, np.zeros(size, np.int8), free, np.full(16, NONE, np.int32), worker)
+    worker.spare_page = NONE
+    worker.next_copy = NONE if stacked else 0
+    # The ring is as small as it may be, so that it is often full.
+    order = np.zeros(1 << (2 * size).bit_length(), np.int32)
+    return Pool(
+        copies=records(2 * size, COPY),
+        states=np.zeros(2 * size, np.int8),
+        free=np.arange(size - 1, -1, -1, dtype=np.int32),
+        order=order,
+        buckets=np.full(4, NONE, np.int32),
+        pages=records(size, INDEX_PAGE),
+        places=np.zeros(size * PAGE, np.int32),
+        worker=worker,
+    )
 
 
 class PoolBesideNaive(RuleBasedStateMachine):
     """Holders take and give blocks; keys come from a small universe, so that copies of one key are common."""
 
-    @initialize(size=st.integers(1, 9))
-    def create(self, size: int) -> None:
+    @initialize(size=st.integers(1, 9), stacked=st.booleans())
+    def create(self, size: int, stacked: bool) -> None:
         self.size = size
-        self.pool = new_pool(size)
+        self.pool = new_pool(size, stacked)
         self.naive = NaivePool(size)
         # Copies in use, as (ours, naive's): which physical copy is taken may differ, what it holds may not.
         self.held: list[tuple[int, int]] = []
@@ -84,7 +105,7 @@ class PoolBesideNaive(RuleBasedStateMachine):
 
     @precondition(lambda self: self.naive.available() > 0)
     @rule(data=st.data())
-    def take(self, data: st.DataObject) -> None:
+    def take_private(self, data: st.DataObject) -> None:
         number = data.draw(st.integers(1, self.naive.available()))
         table = table_of([0] * number)
         allocate(self.pool, table, BEGIN, number)
@@ -94,7 +115,7 @@ class PoolBesideNaive(RuleBasedStateMachine):
             self.held.append((ours, theirs))
 
     @precondition(lambda self: any(theirs not in self.naive.content for _, theirs in self.held))
-    @rule(data=st.data(), key=st.integers(0, 40), stride=st.integers(1, 3))
+    @rule(data=st.data(), key=KEYS, stride=st.integers(1, 3))
     def fill_some(self, data: st.DataObject, key: int, stride: int) -> None:
         private = [pair for pair in self.held if pair[1] not in self.naive.content]
         chosen = data.draw(st.lists(st.sampled_from(private), min_size=1, unique=True))
@@ -102,8 +123,8 @@ class PoolBesideNaive(RuleBasedStateMachine):
         for i, (_, theirs) in enumerate(chosen):
             self.naive.fill(theirs, key + i * stride)
 
-    @rule(key=st.integers(0, 40), stride=st.integers(1, 3), number=st.integers(1, 5))
-    def look_up_and_share(self, key: int, stride: int, number: int) -> None:
+    @rule(key=KEYS, stride=st.integers(1, 3), number=st.integers(1, 5), at_once=st.booleans())
+    def look_up_and_share(self, key: int, stride: int, number: int, at_once: bool) -> None:
         wanted = [self.naive.find(key + i * stride) for i in range(number)]
         theirs = wanted[: wanted.index(None)] if None in wanted else wanted
         found = np.full(number + 1, UNTOUCHED, np.int64)
@@ -112,9 +133,14 @@ class PoolBesideNaive(RuleBasedStateMachine):
         assert [self.pairs[int(copy)] for copy in ours] == theirs
         assert active == sum(self.naive.refs[copy] > 0 for copy in theirs if copy is not None)
         assert (found[1 + hits :] == UNTOUCHED).all()
-        table = table_of([0] * hits)
-        reuse(self.pool, ours.copy(), table, BEGIN, hits)
-        assert entries_of(table) == ours.tolist()
+        if at_once:
+            table = table_of([0] * number)
+            assert take(self.pool, table, BEGIN, key, stride, number) == hits
+            assert entries_of(table) == [*ours.tolist(), *[0] * (number - hits)]
+        else:
+            table = table_of([0] * hits)
+            reuse(self.pool, ours.copy(), table, BEGIN, hits)
+            assert entries_of(table) == ours.tolist()
         for copy, pair in zip(ours, theirs, strict=True):
             assert pair is not None
             self.naive.reuse(pair)
@@ -140,22 +166,39 @@ class PoolBesideNaive(RuleBasedStateMachine):
     def nothing_is_lost(self) -> None:
         states = self.pool.states
         counts = {state: int((states == state).sum()) for state in BlockState}
-        assert counts[BlockState.FREE] == int(self.pool.worker[0].free)
+        assert counts[BlockState.FREE] - len(states) + self.size == int(self.pool.worker[0].free)
         assert counts[BlockState.CACHED_IDLE] == int(self.pool.worker[0].idle)
-        assert sum(counts.values()) == self.size
-        references = self.pool.copies["refs"][: self.size][
-            np.isin(states, [BlockState.PRIVATE, BlockState.CACHED_ACTIVE])
-        ]
+        assert sum(counts.values()) == len(states)
+        references = self.pool.copies["refs"][np.isin(states, [BlockState.PRIVATE, BlockState.CACHED_ACTIVE])]
         assert (references > 0).all()
         assert int(references.sum()) == len(self.held)
 
     @invariant()
+    def the_stack_has_the_free_copies(self) -> None:
+        if self.pool.worker[0].next_copy == NONE:
+            free = np.flatnonzero(self.pool.states[: self.size] == BlockState.FREE)
+            assert sorted(self.pool.free[: self.pool.worker[0].free]) == free.tolist()
+
+    @invariant()
+    def the_index_has_the_pages_of_the_cached_keys_alone(self) -> None:
+        spare, page = set(), int(self.pool.worker[0].spare_page)
+        while page != NONE:
+            spare.add(page)
+            page = int(self.pool.pages[page].next)
+        keys = [int(key) for key, copies in self.naive.cached.items() if copies]
+        live = set(range(int(self.pool.worker[0].pages))) - spare
+        assert sorted(int(self.pool.pages[page].number) for page in live) == sorted({key // PAGE for key in keys})
+        places = self.pool.places.reshape(-1, PAGE)
+        assert np.count_nonzero(places) == len(keys)
+        assert all(self.pool.pages[page].used == np.count_nonzero(places[page]) for page in live)
+
+    @invariant()
     def idle_blocks_stand_in_order_of_age(self) -> None:
-        order, at = [], int(self.pool.copies[self.size].newer)
-        while at != self.size:
-            order.append(self.pairs[at])
-            at = int(self.pool.copies[at].newer)
-        assert order == list(self.naive.idle)
+        worker = self.pool.worker[0]
+        places = np.arange(worker.oldest, worker.newest) % len(self.pool.order)
+        assert len(places) <= len(self.pool.order)
+        copies = self.pool.order[places]
+        assert [self.pairs[int(copy)] for copy in copies if copy != NONE] == list(self.naive.idle)
 
 
 TestPoolBesideNaive = PoolBesideNaive.TestCase

@@ -164,13 +164,16 @@ def check_pools(sim: Sim) -> None:
 def _check_copies(sim: Sim, worker: int) -> None:
     record = sim.workers[worker]
     total = int(sim.config[record.role].blocks)
-    refs = sim.copies[worker].refs[:total]
-    states = np.bincount(sim.block_state[worker][:total], minlength=len(BlockState))
-    assert record.free == states[BlockState.FREE]
+    refs = sim.copies[worker].refs
+    states = np.bincount(sim.block_state[worker], minlength=len(BlockState))
+    assert record.free == total - len(refs) + states[BlockState.FREE]
     assert record.idle == states[BlockState.CACHED_IDLE] + states[BlockState.READING_IDLE]
     assert np.count_nonzero(refs > 0) == total - record.free - record.idle
-    assert (refs >= 0).all()
-    assert refs.sum() == sim.live.table_len[sim.live.worker == worker].sum() + _kept(sim, worker)
+    # An idle block's is below zero, and tells its place in the order.
+    assert np.count_nonzero(refs < 0) == record.idle
+    places = -1 - refs[refs < 0]
+    assert (sim.order[worker][places] == np.flatnonzero(refs < 0)).all()
+    assert refs[refs > 0].sum() == sim.live.table_len[sim.live.worker == worker].sum() + _kept(sim, worker)
 
 
 def _kept(sim: Sim, worker: int) -> int:
@@ -227,7 +230,7 @@ def check_nothing_is_left(sim: Sim) -> None:
     assert (sim.tickets.holder == NONE).all()
     assert (sim.live.table_len == 0).all()
     assert (sim.workers.free + sim.workers.idle == sim.config.blocks[sim.workers.role]).all()
-    assert (sim.copies["refs"] == 0).all()
+    assert (sim.copies["refs"] <= 0).all()
     for name in ("copyings", "awake"):
         assert (sim.hosts[name] == 0).all(), name
     assert not np.isin(sim.host_state, (HostBlockState.PENDING_STORE, HostBlockState.PINNED)).any()

@@ -20,6 +20,7 @@ from loading import loading_controls
 from naive_controls import ControlledAggregated, ControlledDisagg, NaiveControls
 from playproof_kernel import DeploymentSpec, LoadSpec, loop
 from playproof_kernel.arrays import NONE, Sim
+from playproof_kernel.blocks import PAGE
 from playproof_kernel.controlled import start_controlled, with_more_seats
 from playproof_kernel.simulate import with_room
 from playproof_kernel.snapshot import InvalidSnapshot
@@ -36,6 +37,12 @@ def common_tokens(graph: Graph, one: int, other: int) -> int:
             break
         alike += 1
     return min(alike * graph.block_size, int(graph.input_length[one]), int(graph.input_length[other]))
+
+
+def key_of(sim: Sim, worker: int, copy: int) -> int:
+    """Return the key under which a copy of a worker is cached."""
+    page, place = divmod(int(sim.copies[worker, copy].place), PAGE)
+    return int(sim.index_pages[worker, page].number) * PAGE + place
 
 
 class RecycledPlays(RuleBasedStateMachine):
@@ -170,7 +177,7 @@ class RecycledPlays(RuleBasedStateMachine):
                 continue
             space = int(sim.static[row].space)
             table = sim.arena[int(live.table_begin) : int(live.table_begin) + int(live.filled)]
-            keys = [int(sim.copies[int(live.worker), copy].key) for copy in table]
+            keys = [key_of(sim, int(live.worker), int(copy)) for copy in table]
             assert all(space <= key < space + span for key in keys if 0 <= key < nodes * span)
         for pool, states in enumerate(sim.host_state):
             for slot in (states == HostBlockState.PINNED).nonzero()[0]:
