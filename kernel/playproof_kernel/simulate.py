@@ -536,15 +536,29 @@ def _end_ns(sim: Sim, served: Any) -> int:
     return max(int(served.terminal.max()), 0)
 
 
+def _moving_since(sim: Sim) -> npt.NDArray[np.int64]:
+    """Return how long copies have moved, by worker and direction, since the last event of their shared pool."""
+    moving = sim.hosts.moving > 0
+    shared = np.flatnonzero(sim.hosts.shared)
+    elapsed = np.zeros(len(sim.hosts), np.int64)
+    elapsed[shared] = int(sim.run[0].now) - sim.hosts.advanced[sim.hosts.pool[shared]]
+    return np.where(moving, elapsed[:, None], 0)
+
+
 def host_use(sim: Sim) -> npt.NDArray[np.void]:
     """Return what each worker did with its host pool, and the pools; empty where there is none."""
     use: npt.NDArray[np.void] = np.zeros(len(sim.hosts), HOST_USE)
+    unheard = _moving_since(sim)
     for name in set(HOST_USE.names or ()) & set(HOST.names or ()):
         use[name] = sim.hosts[name]
     for direction, (link, blocks) in enumerate((("d2h", "stored"), ("h2d", "loaded"))):
         use[f"{blocks}_blocks"] = sim.hosts.moved_blocks[:, direction]
-        use[f"{link}_busy"] = sim.hosts.busy[:, direction]
+        use[f"{link}_busy"] = sim.hosts.busy[:, direction] + unheard[:, direction]
         use[f"pool_{link}_busy"] = sim.hosts.pool_busy[:, direction]
+        for worker in np.flatnonzero(unheard[:, direction]):
+            use[f"pool_{link}_busy"][sim.hosts[worker].pool] = (
+                sim.hosts[sim.hosts[worker].pool].pool_busy[direction] + unheard[worker, direction]
+            )
     held = (HostBlockState.RESIDENT, HostBlockState.PINNED)
     use["resident"][: len(sim.host_state)] = np.isin(sim.host_state, held).sum(axis=1)
     return use
