@@ -21,7 +21,7 @@ from typing import Any
 
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
-from playproof_kernel import engines, instances, offload, queues, requests, tables, timers
+from playproof_kernel import engines, instances, queues, requests, tables, timers
 from playproof_kernel.arrays import NONE, PENDING, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, constant
@@ -226,9 +226,6 @@ def _transfer(sim: Any, request: int) -> None:
     if config.bytes_per_second > 0.0:
         duration = round(float(tokens * config.bytes_per_token) / config.bytes_per_second * 1e9)
     run = sim.run[0]
-    target = node + nodes_of(sim)
-    if config.backend != _SGLANG:
-        duration += offload.writable_at(sim, int(sim.live[target].worker), target) - run.now
     if duration > 0:
         timers.push(sim.transfers, run.transfers, run.now + duration, node, sim.static[node].serial)
         run.transfers += 1

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from playproof_kernel import driver, engines, handoff, instances, offload, passes, phases, radix, tables, timers
-from playproof_kernel.arrays import ASIDE, NONE, READY, WAITING
+from playproof_kernel.arrays import ASIDE, NONE, PENDING, READY, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, compiled_entry, constant
 from playproof_kernel.timers import sooner
@@ -96,8 +96,10 @@ def _end_copies(sim: Any) -> None:
 
 @compiled
 def _awaits_copies(sim: Any, worker: int) -> bool:
-    """Whether `worker` is in a macro-step while a request waits for the end of some copy."""
-    return bool(sim.workers[worker].macro > 1 and sim.queues[worker, ASIDE].head != NONE)
+    """Whether `worker` is in a macro-step while a request, or a destination, waits for the end of some copy."""
+    if sim.workers[worker].macro <= 1:
+        return False
+    return bool(sim.queues[worker, ASIDE].head != NONE or sim.queues[worker, PENDING].head != NONE)
 
 
 @compiled

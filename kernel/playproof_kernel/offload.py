@@ -218,6 +218,7 @@ def _end_store(sim: Any, row: int) -> bool:
     if sim.tickets[copying.request].store == row:
         sim.tickets[copying.request].store = NONE
     if not keeps:
+        sim.workers[worker].capacity_epoch += 1  # a destination may have waited for it
         return True
     copying.end = sim.run[0].now
     queues.append(sim.queues[worker, RETURNING], sim.copyings, row)
@@ -478,12 +479,11 @@ def _readers_end(sim: Any, worker: int, request: int, begin: int) -> int:
 
 
 @compiled
-def writable_at(sim: Any, worker: int, request: int) -> int:
-    """Return when the blocks reserved for `request`, but for its resident prefix, may be written."""
-    now = int(sim.run[0].now)
-    if not is_used(sim, worker) or is_shared(sim, worker):
-        return now
-    return max(now, _readers_end(sim, worker, request, int(sim.live[request].filled)))
+def is_read(sim: Any, worker: int, request: int, begin: int) -> bool:
+    """Whether a store still reads one of the copies just given to `request`, those from `begin` on."""
+    if not is_used(sim, worker) or sim.hosts[worker].copyings == 0:
+        return False
+    return bool(_readers_end(sim, worker, request, begin) != NONE)
 
 
 @compiled

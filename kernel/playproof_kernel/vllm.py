@@ -245,8 +245,10 @@ def _admit_beside_host(sim: Any, worker: int, budget: int, part: Any) -> None:
     config = config_of(sim, worker)
     record = sim.workers[worker]
     size = config.block_size
+    rescued = NONE
     while record.running < config.max_sequences and budget > 0:
-        request = _candidate_beside_host(sim, worker)
+        request = rescued if rescued != NONE else _candidate_beside_host(sim, worker)
+        rescued = NONE
         if request == NONE:
             return
         if config.role == _DECODE and sim.live[request].computed > 0:
@@ -274,14 +276,19 @@ def _admit_beside_host(sim: Any, worker: int, budget: int, part: Any) -> None:
                 continue
             if present > 0:
                 if not offload.start_load(sim, worker, request, hits, active, present):
-                    return
+                    rescued = _rescued(sim, worker)
+                    if rescued == NONE:
+                        return
                 continue
             if hits > most:
                 hits -= 1
                 if sim.copies[worker, sim.found[hits]].refs > 0:
                     active -= 1
             if (tokens + size - 1) // size - active > blocks.available(sim, worker):
-                return
+                rescued = _rescued(sim, worker)
+                if rescued == NONE:
+                    return
+                continue
             tables.open_with_prefix(sim, worker, request, hits)
             live.computed = hits * size
             sim.hosts[worker].misses += 1
@@ -310,8 +317,23 @@ def _candidate_beside_host(sim: Any, worker: int) -> int:
             return request
         if sim.queues[worker, PENDING].head != NONE:
             # What is pending may wait for the blocks of restored requests, and these for what is pending.
-            return offload.first_restored(sim, worker) if sim.workers[worker].running == 0 else NONE
+            # What is reserved will be handed over and run, and does not wait for anybody.
+            record = sim.workers[worker]
+            return offload.first_restored(sim, worker) if record.running == 0 and record.holding == 0 else NONE
     return offload.candidate(sim, worker)
+
+
+@compiled
+def _rescued(sim: Any, worker: int) -> int:
+    """Return whom to admit in place of a candidate that has no room, or NONE: most often it waits for the room.
+
+    But when nothing runs, no copy of the worker is under way and no handoff holds memory here, what it waits for is
+    held by requests behind it whose blocks have been restored. The first of those has room: it was promised.
+    """
+    record = sim.workers[worker]
+    if record.running > 0 or record.holding > 0 or sim.hosts[worker].copyings > 0:
+        return NONE
+    return int(offload.first_restored(sim, worker))
 
 
 @compiled
@@ -586,7 +608,8 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
 def reserve(sim: Any, worker: int, request: int) -> int:
     """Take blocks for the prompt of `request`; returns the tokens that the blocks not resident hold, or NONE.
 
-    Full blocks of the prompt that are resident are taken by reference, all others fresh.
+    Full blocks of the prompt that are resident are taken by reference, all others fresh. A fresh one that a store still
+    reads cannot be written: then nothing is taken, but the fresh copies are free from now on.
     """
     config = config_of(sim, worker)
     size = config.block_size
@@ -601,6 +624,13 @@ def reserve(sim: Any, worker: int, request: int) -> int:
         return NONE
     tables.open_with_prefix(sim, worker, request, hits)
     tables.extend(sim, worker, request, prompt)
+    if offload.is_read(sim, worker, request, hits):
+        # The transfer could not write yet. What was evicted stays so; no capacity has come free by this.
+        epoch = sim.workers[worker].capacity_epoch
+        tables.release_all(sim, worker, request)
+        sim.workers[worker].capacity_epoch = epoch
+        sim.run[0].arena -= sim.static[request].table_size
+        return NONE
     return int((total - hits) * size)
 
 
