@@ -109,7 +109,7 @@ def _stir(sim: Any) -> None:
         record = sim.workers[worker]
         if sim.hosts[worker].stirred != 0 and record.pass_end != NONE:
             sim.hosts[worker].stirred = 0
-            if record.pass_end != sim.run[0].now and offload.frees_somebody(sim, worker):
+            if record.pass_end != sim.run[0].now and offload.ends_matter(sim, worker):
                 engines.interrupt(sim, worker)
 
 

@@ -508,7 +508,7 @@ def fence_preempted(sim: Any, worker: int, request: int) -> None:
 
 @compiled
 def is_still(sim: Any, worker: int) -> bool:
-    """Whether nothing of the host can change the passes that follow, but the ends of copies; see `frees_somebody`."""
+    """Whether nothing of the host can change the passes that follow, but the ends of copies; see `ends_matter`."""
     record = sim.hosts[worker]
     fenced = record.fence != sim.run[0].now
     if fenced or record.retrying != 0 or sim.queues[worker, PREPARED].head != NONE:
@@ -537,10 +537,16 @@ def _reads_loose_copies(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def frees_somebody(sim: Any, worker: int) -> bool:
-    """Whether the end of a copy may let a request in that waits for `worker`, which is in a macro-step."""
+def ends_matter(sim: Any, worker: int) -> bool:
+    """Whether the end of a copy matters before the end of the macro-step that `worker` is in.
+
+    It may let in a request that waits, and what a store has kept takes its place among the idle blocks at the end of
+    the pass in which the store ended.
+    """
     if sim.workers[worker].macro <= 1:
         return False
+    if sim.queues[worker, RETURNING].head != NONE:
+        return True
     if sim.queues[worker, ASIDE].head != NONE or sim.queues[worker, PENDING].head != NONE:
         return True
     full = sim.workers[worker].running >= config_of(sim, worker).max_sequences
