@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from playproof_spec.certificate import Certificate, ProvenGraph
     from playproof_spec.graph import Graph
 
+    from playproof.online.options import OnlineOptions
+    from playproof.online.report import OnlineControlledReport, OnlineReport
+
 # Where the settings that only a trace can prove wrong stand for who sets them in Python.
 PLACES = {**{name: Where(field=field) for name, field in LOAD_NAMES.items()}, "mode": Where(field="Disaggregated")}
 
@@ -262,6 +265,44 @@ def _replay(
     return Report(
         trace, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
     )
+
+
+def replay_online(
+    trace: ProvenGraph,
+    configuration: Configuration,
+    options: OnlineOptions,
+    *,
+    per_request: bool = True,
+    progress: Progress | None = None,
+) -> OnlineReport | OnlineControlledReport:
+    """Replay a proven trace on the wall clock, against mock workers or real servers (docs/online.md).
+
+    Parameters
+    ----------
+    trace : ProvenGraph
+    configuration : Configuration
+        Its deployment is what mock workers are; its load is offered as offline.
+    options : OnlineOptions
+    per_request, progress
+        As for :func:`replay`.
+
+    Raises
+    ------
+    InvalidDeployment
+        When the load does not belong to the kind of trace, or online replay does not have a setting.
+    MissingExtra
+        When ``playproof[online]`` is not installed.
+    UnusableEndpoint
+        When no model is named, and an endpoint does not say which it serves.
+    """
+    from playproof.online import require_extra
+
+    require_extra()
+    from playproof.online import replay as online
+
+    places = configuration.places or PLACES
+    deployment, load_ = configuration.deployment, configuration.load
+    return online.replay_online(trace, deployment, load_, options, places, per_request=per_request, progress=progress)
 
 
 def run(

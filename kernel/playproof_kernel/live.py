@@ -1,6 +1,6 @@
 """The compiled steps of online replay that offline replay does not have: what enters and leaves a run from outside.
 
-Both sides of online replay run on the offline loop (`loop.run`), whose clock's bound is moved along with the wall clock:
+Both sides of online replay run on the offline loop (`loop.run`), the bound of whose clock moves with the wall clock:
 
 - a live engine (`live_engine`) is a run to whose empty corpus requests are added as they arrive (`arrive`);
 - a live driver (`live_driver`) is a run whose workers have no seats. They never start a pass; what the driver places

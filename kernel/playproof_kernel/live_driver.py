@@ -1,8 +1,8 @@
 """The driver of offline replay on a clock from outside, its requests served by whoever takes them.
 
-Plays, lanes, edges, delays, failures and the run controls are the offline loop's own: its workers have no seats here, so
-that they never start a pass. `step` moves the clock on and says what is to be sent and what to give up; `end` takes in
-how a request ended.
+Plays, lanes, edges, delays, failures and the run controls are the offline loop's own: its workers have no seats here
+and so never start a pass. `step` moves the clock on and says what is to be sent and what to give up; `end` takes in how
+a request ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from playproof_spec.digest import graph_digest
 from playproof_spec.machines import NodeState, PhaseState, RequestState
 
 from playproof_kernel import controlled, driver, live, loop
-from playproof_kernel.arrays import HEAP, NONE, records
+from playproof_kernel.arrays import HEAP, NONE, PLAY, RUN, records
 from playproof_kernel.compiled import compile_graph
 from playproof_kernel.controlled import ControlledLedger, Drain
 from playproof_kernel.deployment import DeploymentSpec, LoadSpec, WorkerSpec
@@ -48,6 +48,8 @@ class Order:
         With whose prompts it may share cached blocks; "" where all may share.
     measured : bool
         False for preparation.
+    serial : int
+        Number of the request, never used again: its node in a finite run.
     """
 
     slot: int
@@ -57,6 +59,7 @@ class Order:
     ready: int
     namespace: str
     measured: bool
+    serial: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,16 @@ class LiveDriver:
         self._out: set[int] = set()
         self._closed = self._over = False
 
+    def warm_up(self) -> None:
+        """Let the kernel compile what a run needs, before its clock starts; nothing of the run happens."""
+        # Each is called where it has nothing to do: on no instants, no requests, no plays.
+        loop.run(self._sim, 0)
+        live.hand_over(self._sim, self._placed)
+        live.take_end(self._sim, 0, int(RequestState.FAILED), int(NONE))
+        empty = self._sim._replace(plays=records(0, PLAY), run=records(1, RUN))
+        live.close_admission(empty)
+        live.close_plays(empty)
+
     # Time ------------------------------------------------------------------------------------------------------------
 
     def step(self, now: int) -> tuple[list[Order], list[int]]:
@@ -172,7 +185,7 @@ class LiveDriver:
     def _orders(self) -> list[Order]:
         count = live.hand_over(self._sim, self._placed)
         orders = [self._order(slot) for slot in self._placed[:count].tolist()]
-        orders.sort(key=lambda order: (order.ready, int(self._sim.static[order.slot].serial)))
+        orders.sort(key=lambda order: (order.ready, order.serial))
         self._out.update(order.slot for order in orders)
         return orders
 
@@ -186,6 +199,7 @@ class LiveDriver:
             ready=int(record.ready),
             namespace=self._namespace(slot),
             measured=int(static.play) != NONE,
+            serial=int(static.serial),
         )
 
     def _namespace(self, slot: int) -> str:
@@ -260,6 +274,8 @@ class LiveDriver:
             config.profile = 1
             config.duration = run.now - run.profile_start
             config.grace = grace
+        elif self._sim.phase_state[0] == PhaseState.GRACE:
+            config.grace = min(config.grace, run.now - run.profile_start - config.duration + grace)
 
     @property
     def preparing(self) -> bool:

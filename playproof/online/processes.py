@@ -28,6 +28,8 @@ LOOPBACK = "127.0.0.1"
 READY = "listening on port"
 # Connections that may wait to be taken.
 BACKLOG = 2048
+# How long an idle connection is kept.
+KEEP_ALIVE_S = 75
 # What open connections get when a worker is told to stop.
 GRACEFUL_S = 1
 # A process imports the kernel, compiles it if nobody has yet, and listens.
@@ -81,6 +83,7 @@ def serve(
         Called with the port once the worker answers.
     until : binary file, optional
     """
+    compile_engine(deployment)  # loads the machine code: the first request should not wait for that
     asyncio.run(_serve(MockServer(deployment, model=model, scale=scale), listener, ready, until))
 
 
@@ -94,6 +97,7 @@ async def _serve(
         log_level="critical",
         access_log=False,
         backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACEFUL_S,
     )
     server = uvicorn.Server(config)
@@ -143,7 +147,13 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, deployment: Deployment, *, model: str | None = None, scale: float = 1.0, host: str = LOOPBACK, port: int = 0
+        self,
+        deployment: Deployment,
+        *,
+        model: str | None = None,
+        scale: float = 1.0,
+        host: str = LOOPBACK,
+        port: int = 0,
     ) -> None:
         self._host = host
         self.url = ""
@@ -204,7 +214,13 @@ def _shown(host: str) -> str:
 
 @contextlib.contextmanager
 def workers(
-    deployment: Deployment, number: int, *, model: str | None = None, scale: float = 1.0, host: str = LOOPBACK, port: int = 0
+    deployment: Deployment,
+    number: int,
+    *,
+    model: str | None = None,
+    scale: float = 1.0,
+    host: str = LOOPBACK,
+    port: int = 0,
 ) -> Iterator[list[WorkerProcess]]:
     """Run `number` mock workers, at ports from `port` on, or at any free ones for 0.
 

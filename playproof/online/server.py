@@ -115,13 +115,11 @@ async def _watched(receive: Receive, worker: Worker, stream: Stream) -> AsyncIte
             task.cancel()
 
 
-async def _answer(
-    scope: Scope, receive: Receive, send: Send, stream: Stream, wanted: Wanted, writer: Writer
-) -> None:
+async def _answer(scope: Scope, receive: Receive, send: Send, stream: Stream, wanted: Wanted, writer: Writer) -> None:
     """Write the answer as its tokens come; the first decides on the status."""
     await stream.more(0)
     refused = _why(stream)
-    if stream.outcome == RequestState.CANCELED:
+    if stream.canceled:
         return
     if refused is not None and stream.available == 0:
         await _refuse(refused)(scope, receive, send)
@@ -136,7 +134,7 @@ async def _answer(
     refused = _why(stream)
     if refused is not None:
         await _refuse(refused)(scope, receive, send)
-    elif stream.outcome != RequestState.CANCELED:
+    elif not stream.canceled:
         counted = wire.usage(stream.prompt_tokens, stream.available, stream.cached)
         whole = writer.whole(stream.available, counted)
         await Response(whole, media_type="application/json")(scope, receive, send)
@@ -149,7 +147,7 @@ async def _send_stream(send: Send, stream: Stream, wanted: Wanted, writer: Write
     while not over:
         await stream.more(sent)
         available, over = stream.available, stream.outcome is not None
-        if stream.outcome == RequestState.CANCELED:
+        if stream.canceled:
             return
         finished = stream.outcome == RequestState.FINISHED
         body = writer.tokens(sent, available, last=finished)

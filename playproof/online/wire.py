@@ -7,6 +7,7 @@ text. What would change how many answers there are, or what they carry, is refus
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -123,7 +124,9 @@ def read(kind: Literal["completion", "chat"], body: bytes, model: str, context: 
     else:
         tokens = text_tokens(chat_text((message.role, _content(message)) for message in request.messages))
         completion = request.max_completion_tokens
-        wanted, name = (request.max_tokens, "max_tokens") if completion is None else (completion, "max_completion_tokens")
+        wanted, name = (
+            (request.max_tokens, "max_tokens") if completion is None else (completion, "max_completion_tokens")
+        )
         default = CHAT_TOKENS
     output = default if wanted is None else wanted
     if not 0 <= output <= MAX_OUTPUT_TOKENS:
@@ -155,17 +158,18 @@ def _refuse_variants(request: CompletionRequest | ChatRequest) -> None:
 
 
 def _prompt(prompt: str | list[int | str | list[int]]) -> npt.NDArray[np.uint32]:
+    one: str | Sequence[int | str | list[int]] = prompt
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
-        prompt = prompt[0]  # a batch of one
-    if isinstance(prompt, str):
-        return text_tokens(prompt)
+        one = prompt[0]  # a batch of one
+    if isinstance(one, str):
+        return text_tokens(one)
     try:
-        tokens = np.array(prompt, dtype=np.int64)
+        tokens = np.array(one, dtype=np.int64)
     except (TypeError, ValueError, OverflowError):
         raise Refused(400, "several prompts in one request are not supported", param="prompt") from None
     if tokens.ndim != 1:
         raise Refused(400, "several prompts in one request are not supported", param="prompt")
-    if len(tokens) and not (0 <= int(tokens.min()) and int(tokens.max()) < TOKEN_IDS):
+    if len(tokens) and (int(tokens.min()) < 0 or int(tokens.max()) >= TOKEN_IDS):
         raise Refused(400, f"token ids are between 0 and {TOKEN_IDS - 1:,}", param="prompt")
     return tokens.astype(np.uint32)
 
@@ -222,8 +226,8 @@ class Writer:
         """Return the events of tokens `begin` to `end`; `last` if the answer ends with them."""
         parts = []
         if self._chat and begin == 0:
-            role = b',"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}'
-            parts += [b"data: ", self._chunk_head, role, b"\n\n"]
+            delta = b',"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+            parts += [b"data: ", self._chunk_head, delta, b'"logprobs":null,"finish_reason":null}]}\n\n']
         for i in range(begin, end):
             reason = b'"length"}]}\n\n' if last and i == end - 1 else b"null}]}\n\n"
             parts += [self._before, b" %d" % i, self._after, reason]

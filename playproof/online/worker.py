@@ -42,9 +42,13 @@ class Stream:
     cached: int = 0
     last_token_ns: int = 0
     outcome: RequestState | None = None
-    last_token_ns: int = 0
     writing_since: float | None = None
     _waiter: asyncio.Future[None] | None = field(default=None, repr=False)
+
+    @property
+    def canceled(self) -> bool:
+        """Whether its client gave up on it."""
+        return self.outcome == RequestState.CANCELED
 
     async def more(self, known: int) -> None:
         """Return once there are more than `known` tokens, or the request is over."""
