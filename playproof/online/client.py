@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import io
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -354,7 +355,7 @@ def _shown(data: bytes) -> str:
 
 def _cause(error: Exception, answer: Answer) -> str:
     """Return a readable cause of a request that failed on its way."""
-    progress = f" after {answer.tokens} tokens" if answer.tokens else ""
+    progress = f" after {answer.tokens} token{'s' if answer.tokens > 1 else ''}" if answer.tokens else ""
     if isinstance(error, _Broken):
         return f"{error}{progress}"
     if isinstance(error, aiohttp.ConnectionTimeoutError):
@@ -364,9 +365,11 @@ def _cause(error: Exception, answer: Answer) -> str:
     if isinstance(error, TimeoutError):
         return f"the request took too long{progress}"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"no connection: {error.strerror or error.os_error}"
+        return f"no connection: {os.strerror(error.errno) if error.errno else error}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "the server closed the connection without an answer"
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"the answer is not HTTP{progress}: {_shown(error.message.encode())}"
     if isinstance(error, aiohttp.ClientPayloadError | ConnectionError):
         return f"the connection broke{progress}"
     return f"{type(error).__name__}: {error}{progress}"
