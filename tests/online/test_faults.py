@@ -115,7 +115,7 @@ FAULTS: dict[Callable[[Connection], None], tuple[str, str]] = {
     broken_inside: ("failed", "the server answered 500: <html>oh no</html>"),
     moved_elsewhere: ("failed", "the server answered 307: Temporary Redirect"),
     malformed_event: ("failed", "a chunk of the stream cannot be read"),
-    malformed_framing: ("failed", "after 1 token"),
+    malformed_framing: ("failed", "the answer is not HTTP"),
     not_http: ("failed", "not HTTP"),
     not_a_stream: ("failed", "application/json instead of a stream"),
     error_in_the_stream: ("failed", "the server gave up: the engine died"),
