@@ -41,13 +41,24 @@ REFUSING = frozenset({400, 413, 422})
 
 
 class _StampingHandler(ResponseHandler):
-    """aiohttp's protocol, which notes when bytes last came from the socket."""
+    """aiohttp's protocol, which notes when bytes last came from the socket, and ends what reads from a lost one."""
 
     arrived_ns = 0
+    content: aiohttp.StreamReader | None = None
 
     def data_received(self, data: bytes) -> None:
         self.arrived_ns = time.monotonic_ns()
         super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.end_reading()
+
+    def end_reading(self) -> None:
+        """Let nobody wait for more of a body than there will be: aiohttp forgets to after a chunk that is none."""
+        content = self.content
+        if content is not None and content.exception() is None and not content.is_eof():
+            content.set_exception(aiohttp.ClientPayloadError("the connection was lost in the middle of a body"))
 
 
 class _StampingConnector(aiohttp.TCPConnector):
@@ -138,12 +149,26 @@ class Client:
     def __init__(self, endpoints: list[str], model: str, options: OnlineOptions, key: str | None = None) -> None:
         self._urls = [f"{endpoint}/v1/completions" for endpoint in endpoints]
         self._head = b'{"model":' + msgspec.json.encode(model)
+        self._silence_ns = int(options.silence_timeout_seconds * 1e9)
         self._seats = asyncio.Semaphore(options.max_connections)
+        self._under_way: dict[asyncio.Task[Any], _Reading] = {}
+        self._watch = asyncio.create_task(self._watch_silence())
         self._session = session(options, key)
 
     async def close(self) -> None:
         """Close all connections."""
+        self._watch.cancel()
         await self._session.close()
+
+    async def _watch_silence(self) -> None:
+        """End requests that have been silent for longer than aiohttp should have let them be."""
+        while True:
+            await asyncio.sleep(min(self._silence_ns / 4e9, 1.0))
+            now = time.monotonic_ns()
+            for task, reading in list(self._under_way.items()):
+                if now - reading.heard_ns > self._silence_ns * 5 // 4 and not reading.silent:
+                    reading.silent = True
+                    task.cancel()
 
     async def send(
         self, worker: int, prompt: bytes, output: int, namespace: str, told: Callable[[Answer], None]
@@ -177,14 +202,21 @@ class Client:
         async with self._seats:
             answer = Answer(sent=time.monotonic_ns())
             reading = _Reading(answer)
+            task = asyncio.current_task()
+            assert task is not None
+            self._under_way[task] = reading
             try:
                 await self._exchange(self._urls[worker], body, reading, told)
-            except (aiohttp.ClientError, TimeoutError, OSError, _Broken) as error:
-                if not reading.told:
-                    answer.outcome = RequestState.FAILED
-                    answer.cause = _cause(error, answer)
-                    answer.ended = time.monotonic_ns()
-                    told(answer)
+            except asyncio.CancelledError:
+                if not reading.silent:
+                    raise
+                task.uncancel()
+                reading.fail(aiohttp.SocketTimeoutError(), told)
+            except Exception as error:
+                # Whatever it is, the request has ended: a run must not wait for one that nobody works on.
+                reading.fail(error, told)
+            finally:
+                del self._under_way[task]
 
     async def _exchange(self, url: str, body: bytes, reading: _Reading, told: Callable[[Answer], None]) -> None:
         answer = reading.answer
@@ -201,27 +233,58 @@ class Client:
                 raise _Broken(f"the server answered with {response.content_type} instead of a stream")
             connection = response.connection
             handler = connection.protocol if connection is not None else None
-            async for data in response.content.iter_any():
-                # What came with the end of the answer has been let go of already; it came just now.
-                at = handler.arrived_ns if isinstance(handler, _StampingHandler) else time.monotonic_ns()
-                if reading.feed(data, max(at, answer.sent)):
-                    break
-            reading.finish(time.monotonic_ns())
-            reading.tell(told)
-            # The end of the body is due any moment; without it the connection is not used again.
+            if not isinstance(handler, _StampingHandler):
+                handler = None  # all of the answer is here, and its connection has been let go of
+            else:
+                handler.content = response.content
+                if handler.transport is None:
+                    handler.end_reading()
             try:
-                async with asyncio.timeout(TAIL_S):
-                    await response.content.read()
-            except TimeoutError:
-                response.close()
+                await _read_events(response.content, handler, reading)
+                reading.finish(time.monotonic_ns())
+                reading.tell(told)
+                await _read_tail(response)
+            finally:
+                if handler is not None:
+                    handler.content = None
+
+
+async def _read_events(content: aiohttp.StreamReader, handler: _StampingHandler | None, reading: _Reading) -> None:
+    """Read a stream until it says that it is over, or ends."""
+    async for data in content.iter_any():
+        at = time.monotonic_ns() if handler is None else handler.arrived_ns
+        reading.heard_ns = at
+        if reading.feed(data, max(at, reading.answer.sent)):
+            return
+
+
+async def _read_tail(response: aiohttp.ClientResponse) -> None:
+    """Read the end of a body, which is due any moment; without it the connection is not used again."""
+    try:
+        async with asyncio.timeout(TAIL_S):
+            await response.content.read()
+    except TimeoutError:
+        response.close()
 
 
 class _Reading:
-    """One stream of events as it is read."""
+    """One stream of events as it is read.
+
+    Attributes
+    ----------
+    answer : Answer
+    told : bool
+        Whether its end was told.
+    heard_ns : int
+        When its server last said anything, or it was sent.
+    silent : bool
+        Whether it is being ended for its silence.
+    """
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        self.told = False
+        self.told = self.silent = False
+        self.heard_ns = answer.sent
         self._rest = b""
         self._usage: _Usage | None = None
         self._finished = self._done = False
@@ -230,6 +293,14 @@ class _Reading:
         """Say how it ended."""
         self.told = True
         told(self.answer)
+
+    def fail(self, error: Exception, told: Callable[[Answer], None]) -> None:
+        """Say that it failed, unless its end was told already."""
+        if not self.told:
+            self.answer.outcome = RequestState.FAILED
+            self.answer.cause = _cause(error, self.answer)
+            self.answer.ended = time.monotonic_ns()
+            self.tell(told)
 
     def feed(self, data: bytes, at: int) -> bool:
         """Take in bytes that came at `at`; True when the stream has said that it is over.

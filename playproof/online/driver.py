@@ -372,7 +372,7 @@ class OnlineDriver:
 
         def told(answer: Answer) -> None:
             task = self._tasks.get(order.slot)
-            if task is None or task.cancelling():
+            if task is None:
                 return  # given up meanwhile
             self._tails.add(task)
             task.add_done_callback(self._tails.discard)
