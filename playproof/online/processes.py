@@ -59,7 +59,17 @@ def bound(host: str, port: int) -> socket.socket:
         When the port is taken, or not ours to take.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    # asyncio switches Nagle's algorithm off where the protocol is named, and not otherwise: a token would wait up to
+    # 40 ms for the acknowledgement of the one before.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def serve(

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_server import HEAD, Connection, fake_server
-from online_runs import lines_of, replay, trace_of
+from online_runs import agents_of, lines_of, replay, trace_of
+from playproof_spec.graph import Trigger
 
 import playproof as pp
 from playproof.cli import main
@@ -33,22 +34,6 @@ TWO_WORKERS = pp.Deployment(
 )
 
 
-def small_corpus(folder: Path) -> Any:
-    """Return two plays of the bundled corpus, without the pauses that only take time."""
-    lines = [json.loads(line) for line in V2.read_text().splitlines()]
-    head, rows = lines[0], lines[1:]
-    plays = list(dict.fromkeys(row["play_id"] for row in rows))[:3]
-    chosen = [row for row in rows if row["play_id"] in plays]
-    for row in chosen:
-        row["output_length"] = min(row["output_length"], 40)
-        row["not_before_ms"] /= 8
-        for edge in row["dependencies"]:
-            edge["delay_ms"] /= 8
-    path = folder / "small.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in [head, *chosen]))
-    return pp.load(path)
-
-
 def events(trace: Any, lines: dict[str, dict[str, Any]]) -> dict[str, list[tuple[str, str]]]:
     """Return the dispatches and ends of each play, in the order of their times."""
     order: dict[str, list[tuple[float, str, str]]] = {}
@@ -64,36 +49,43 @@ def causally_ordered(trace: Any, lines: dict[str, dict[str, Any]]) -> None:
     for node in range(graph.node_count):
         for edge in graph.edges_into(node):
             source, target = lines[edge.source], lines[edge.target]
-            event = source["dispatched_at_ms"] if edge.trigger == 0 else source["terminal_time_ms"]
-            # An edge fires when its source's dispatch was decided, just before the bytes left.
-            assert target["dispatched_at_ms"] >= event + edge.delay_ms - 5.0
+            # A dispatch is decided when it is due; its bytes leave as much later as the client is late.
+            due = source["dispatched_at_ms"] - source["dispatch_lateness_ms"]
+            event = due if edge.trigger == Trigger.DISPATCH else source["terminal_time_ms"]
+            assert target["dispatched_at_ms"] >= event + edge.delay_ms - 1e-3
+
+
+def apart(field: str, a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> tuple[float, float]:
+    """Return the medians of |a − b| over requests: milliseconds, and as a share of b."""
+    spans = np.array([abs(a[name][field] - b[name][field]) for name in b])
+    return float(np.median(spans)), float(np.median(spans / [b[name][field] for name in b]))
 
 
 def test_online_is_what_offline_says(tmp_path: Path) -> None:
-    """On two workers at time scale 1: everything completes, in the same order, with the same reuse, as fast."""
-    trace = small_corpus(tmp_path)
-    load = pp.Load(lanes=3)
+    """On two workers at time scale 1: everything completes, in the same order, with the same reuse, and as fast.
+
+    Whatever else runs on the machine may delay a run. Not three times in a row.
+    """
+    trace = agents_of(tmp_path, plays=2, rounds=2)
+    # One play at a time: which of two plays goes first when both could is for the network to say.
+    load = pp.Load(lanes=1)
     offline = pp.replay(trace, TWO_WORKERS, load)
-    began = time.monotonic()
-    online = replay(trace, load=load, deployment=TWO_WORKERS)
-    assert time.monotonic() - began < 30
-    expected, seen = lines_of(offline), lines_of(online)  # type: ignore[arg-type]
-    assert {line["terminal_status"] for line in seen.values()} == {"completed"}
-    assert seen.keys() == expected.keys()
-    causally_ordered(trace, seen)
+    expected, figures = lines_of(offline), offline.to_dict()
+    for attempt in range(3):
+        online = replay(trace, load=load, deployment=TWO_WORKERS)
+        seen, report = lines_of(online), online.to_dict()
+        assert {line["terminal_status"] for line in seen.values()} == {"completed"}
+        assert seen.keys() == expected.keys()
+        causally_ordered(trace, seen)
+        ttft, e2e = apart("ttft_ms", seen, expected), apart("e2e_latency_ms", seen, expected)
+        if not report["online"]["client_was_the_limit"] and ttft[0] <= 5.0 and e2e[0] <= 5.0 and e2e[1] <= 0.02:
+            break
+        print(f"attempt {attempt}: TTFT {ttft}, E2E {e2e}, {report['online']['dispatch_lateness']}")
+    else:
+        pytest.fail("online latencies are not the offline ones")
     for name, line in expected.items():
         for field in ("output_length", "first_admission_reused_input_tokens", "decode_worker_idx", "lane"):
             assert seen[name][field] == line[field], (name, field)
-
-    def far(field: str) -> tuple[float, float]:
-        apart = np.array([abs(seen[name][field] - expected[name][field]) for name in expected])
-        return float(np.median(apart)), float(np.median(apart / [expected[name][field] for name in expected]))
-
-    report = online.to_dict()
-    assert report["online"]["client_was_the_limit"] is False, report["online"]
-    assert far("ttft_ms")[0] <= 5.0
-    assert far("e2e_latency_ms")[0] <= 5.0 or far("e2e_latency_ms")[1] <= 0.02
-    figures = offline.to_dict()
     for name in ("completed_trajectories", "completed_requests", "total_output_tokens", "committed_prefill_tokens"):
         assert report[name] == figures[name]
     assert report["first_admission_prefix_cache_reused_ratio"] == figures["first_admission_prefix_cache_reused_ratio"]
