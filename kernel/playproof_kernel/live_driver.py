@@ -134,6 +134,8 @@ class LiveDriver:
         self._by_play = load.play_scope
         self._placed: Int64 = np.zeros(len(self._sim.static), np.int64)
         self._out: set[int] = set()
+        # How many requests were given up, and how many of them have been named.
+        self._gave_up = self._canceled = 0
         self._closed = self._over = False
 
     def warm_up(self) -> None:
@@ -211,9 +213,14 @@ class LiveDriver:
         return f"play-{int(static.play)}" if self._by_play else ""
 
     def _given_up(self) -> list[int]:
-        gone = [slot for slot in self._out if self._sim.node_state[slot] == NodeState.CANCELED]
+        canceled = int(self._sim.run[0].canceled) if self._drain is not None else self._gave_up
+        if canceled == self._canceled:
+            return []
+        self._canceled = canceled
+        out = np.array(sorted(self._out), np.int64)
+        gone: list[int] = out[self._sim.node_state[out] == int(NodeState.CANCELED)].tolist()
         self._out.difference_update(gone)
-        return sorted(gone)
+        return gone
 
     @property
     def upcoming(self) -> int | None:
@@ -250,14 +257,11 @@ class LiveDriver:
     def end(self, slot: int, end: End) -> None:
         """Take in how the request in `slot` ended; the next `step` acts upon it."""
         self._out.discard(slot)
-        sim = self._sim
-        record = sim.live[slot]
-        record.dispatched = max(end.sent, int(record.dispatched)) if end.sent >= 0 else record.dispatched
+        record = self._sim.live[slot]
+        record.dispatched = max(end.sent, int(record.dispatched))
         record.first_token, record.second_token = end.first_token, end.second_token
         record.last_token, record.generated = end.last_token, end.generated
         record.terminal = end.terminal
-        if sim.run[0].admissions == len(sim.admissions):
-            self._make_room(loop.Stop.LOGS)
         live.take_end(self._sim, slot, int(end.outcome), end.cached)
 
     def close(self, grace: int) -> None:
@@ -288,6 +292,7 @@ class LiveDriver:
         The next `step` names them as given up.
         """
         slots = sorted(self._out)
+        self._gave_up += len(slots)
         live.close_plays(self._sim)
         cancellations = records(len(slots), HEAP)
         cancellations.time = self._sim.run[0].now

@@ -1,8 +1,8 @@
 """The HTTP client: one streamed completion a request, timed where its bytes arrive.
 
-aiohttp, since at 256 streams the client must not be what is measured: its parser is compiled, so that a chunk costs a
-fifth of what it does in clients that parse in Python, and its protocol object can be told to note when bytes came
-(`_StampingHandler`), before any of them is parsed and whatever else waits in the event loop.
+aiohttp, since at 256 streams the client must not be what is measured: its parser is compiled, where that of httpx is
+Python, and its protocol object can be told to note when bytes came (`_StampingHandler`), before any of them is parsed
+and whatever else waits in the event loop.
 
 Nothing is sent twice: a request that failed has failed.
 """
@@ -47,7 +47,8 @@ class _StampingHandler(ResponseHandler):
     content: aiohttp.StreamReader | None = None
 
     def data_received(self, data: bytes) -> None:
-        self.arrived_ns = time.monotonic_ns()
+        if data:  # without, aiohttp goes on with bytes that came before
+            self.arrived_ns = time.monotonic_ns()
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
