@@ -28,9 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import playproof as pp
-from playproof import api
-from playproof.config import Configuration
-from playproof.online.options import OnlineOptions
 from playproof.online.processes import workers
 from playproof.online.prompts import MOCK_VOCABULARY
 
@@ -128,13 +125,12 @@ def main() -> int:
         trace = pp.load(path)
     print(f"{trace.graph.node_count:,} requests of about {output:,} tokens, {asked.streams} at a time", flush=True)
     with workers(deployment, asked.workers) as started:
-        configuration = Configuration(deployment=deployment, load=pp.Load())
-        options = OnlineOptions(endpoints=tuple(worker.url for worker in started), vocabulary=MOCK_VOCABULARY)
+        options = pp.OnlineOptions(endpoints=tuple(worker.url for worker in started), vocabulary=MOCK_VOCABULARY)
         processes = {"client": os.getpid(), **{f"worker {i}": worker.pid for i, worker in enumerate(started)}}
         before = {name: _cpu_s(pid) for name, pid in processes.items()}
         began = time.monotonic()
         with Memory(processes) as memory:
-            report = api.replay_online(trace, configuration, options)
+            report = pp.replay_online(trace, options=options)
         took_s = time.monotonic() - began
         cpu = {name: (_cpu_s(pid) - before[name]) / took_s for name, pid in processes.items()}
     return show(trace, report, memory, cpu, took_s)

@@ -19,13 +19,13 @@ from playproof.config import Basis, Configuration, Marker, read_configuration
 from playproof.controlled import ControlledReport
 from playproof.deployment import LOAD_NAMES, AnyDeployment, Deployment, InvalidDeployment, Load
 from playproof.fit import contradictions, fit, misoffered
+from playproof.online.options import OnlineOptions
 from playproof.report import Report
 
 if TYPE_CHECKING:
     from playproof_spec.certificate import Certificate, ProvenGraph
     from playproof_spec.graph import Graph
 
-    from playproof.online.options import OnlineOptions
     from playproof.online.report import OnlineControlledReport, OnlineReport
 
 # Where the settings that only a trace can prove wrong stand for who sets them in Python.
@@ -269,9 +269,11 @@ def _replay(
 
 def replay_online(
     trace: ProvenGraph,
-    configuration: Configuration,
-    options: OnlineOptions,
+    deployment: AnyDeployment | None = None,
+    load: Load | None = None,
+    options: OnlineOptions | None = None,
     *,
+    places: Mapping[str, Where] = PLACES,
     per_request: bool = True,
     progress: Progress | None = None,
 ) -> OnlineReport | OnlineControlledReport:
@@ -280,9 +282,13 @@ def replay_online(
     Parameters
     ----------
     trace : ProvenGraph
-    configuration : Configuration
-        Its deployment is what mock workers are; its load is offered as offline.
-    options : OnlineOptions
+    deployment : Deployment, optional
+        What mock workers are; not looked at when `options` has endpoints.
+    load : Load, optional
+        Every play at its recorded time.
+    options : OnlineOptions, optional
+    places : mapping of str to Where
+        Where the settings stand, for findings: `Configuration.places`.
     per_request, progress
         As for :func:`replay`.
 
@@ -300,9 +306,15 @@ def replay_online(
     require_extra()
     from playproof.online import replay as online
 
-    places = configuration.places or PLACES
-    deployment, load_ = configuration.deployment, configuration.load
-    return online.replay_online(trace, deployment, load_, options, places, per_request=per_request, progress=progress)
+    return online.replay_online(
+        trace,
+        deployment or Deployment(),
+        load or Load(),
+        options or OnlineOptions(),
+        places,
+        per_request=per_request,
+        progress=progress,
+    )
 
 
 def run(

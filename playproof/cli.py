@@ -418,7 +418,15 @@ def _replayed(
     from playproof.online.replay import UnusableEndpoint
 
     try:
-        return api.replay_online(proven, configuration, options, per_request=per_request, progress=progress)
+        return api.replay_online(
+            proven,
+            configuration.deployment,
+            configuration.load,
+            options,
+            places=configuration.places or api.PLACES,
+            per_request=per_request,
+            progress=progress,
+        )
     except (UnusableEndpoint, WorkerFault, ValueError) as error:
         raise typer.Exit(_say(str(error), EXIT_USAGE)) from None
 

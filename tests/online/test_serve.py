@@ -255,6 +255,24 @@ def _series(url: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
+def test_no_token_waits_for_an_acknowledgement(served: str) -> None:
+    """On a connection that is kept, the answer's first bytes and its first token come together."""
+    place = urlparse(served)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=20)
+    took = []
+    for number in range(8):
+        body = json.dumps({"model": "mock", "prompt": [4000 + number] * 20, "max_tokens": 2, "stream": True})
+        connection.request("POST", "/v1/completions", body.encode(), {"content-type": "application/json"})
+        response = connection.getresponse()
+        began = time.monotonic()
+        assert b'" 0"' in response.readline()
+        took.append(time.monotonic() - began)
+        response.read()
+    connection.close()
+    # Nagle's algorithm and a delayed acknowledgement would make it 40 ms, time after time.
+    assert min(took[1:]) < 0.02
+
+
 # Clients that behave badly ------------------------------------------------------------------------------------------
 
 

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import playproof as pp
-from playproof import api
-from playproof.config import Configuration
-from playproof.online.options import OnlineOptions
 from playproof.online.report import OnlineControlledReport, OnlineReport
 
 
@@ -97,8 +94,7 @@ def replay(
     trace: Any, *endpoints: str, load: pp.Load | None = None, deployment: pp.Deployment | None = None, **options: Any
 ) -> OnlineReport | OnlineControlledReport:
     """Replay `trace` online, against `endpoints` or mock workers of `deployment`."""
-    configuration = Configuration(deployment=deployment or pp.Deployment(), load=load or pp.Load())
-    return api.replay_online(trace, configuration, OnlineOptions(endpoints=endpoints, **options))
+    return pp.replay_online(trace, deployment, load, pp.OnlineOptions(endpoints=endpoints, **options))
 
 
 def lines_of(report: pp.Report) -> dict[str, dict[str, Any]]:
