@@ -41,25 +41,70 @@ REFUSING = frozenset({400, 413, 422})
 
 
 class _StampingHandler(ResponseHandler):
-    """aiohttp's protocol, which notes when bytes last came from the socket, and ends what reads from a lost one."""
+    """aiohttp's protocol, which notes when bytes came from the socket, and hands a body on at once.
+
+    A task that waits for each chunk would cost as much again as the chunk, and would read it a turn later.
+    """
 
     arrived_ns = 0
-    content: aiohttp.StreamReader | None = None
+    body: _Body | None = None
 
     def data_received(self, data: bytes) -> None:
         if data:  # without, aiohttp goes on with bytes that came before
             self.arrived_ns = time.monotonic_ns()
         super().data_received(data)
+        if self.body is not None:
+            self.body.take(self.arrived_ns)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
-        self.end_reading()
+        if self.body is not None:
+            self.body.lose()
 
-    def end_reading(self) -> None:
-        """Let nobody wait for more of a body than there will be: aiohttp forgets to after a chunk that is none."""
-        content = self.content
-        if content is not None and content.exception() is None and not content.is_eof():
-            content.set_exception(aiohttp.ClientPayloadError("the connection was lost in the middle of a body"))
+
+class _Body:
+    """A body that is read as it comes: everything in it goes to `reading`, and `over` is done when no more does."""
+
+    def __init__(self, content: aiohttp.StreamReader, reading: _Reading) -> None:
+        self._content = content
+        self._reading = reading
+        self._taking = False
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def take(self, at: int) -> None:
+        """Read what is there, which came at `at`."""
+        if self.over.done() or self._taking:
+            return
+        # Reading may let aiohttp go on with bytes that it had kept back, and so come back here.
+        self._taking = True
+        try:
+            while data := self._content.read_nowait(-1):
+                self._reading.heard_ns = at
+                if self._reading.feed(data, max(at, self._reading.answer.sent)):
+                    self._end()
+                    return
+            if self._content.is_eof():
+                self._end()
+        except Exception as error:  # of what was read, or of the connection
+            self._fail(error)
+        finally:
+            self._taking = False
+
+    def lose(self) -> None:
+        """Take in that the connection is gone: aiohttp does not always say so to who reads a body."""
+        self.take(time.monotonic_ns())
+        if not self.over.done():
+            lost = aiohttp.ClientPayloadError("the connection was lost in the middle of a body")
+            error = self._content.exception()
+            self._fail(error if isinstance(error, Exception) else lost)
+
+    def _end(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.over.done():
+            self.over.set_exception(error)
 
 
 class _StampingConnector(aiohttp.TCPConnector):
@@ -162,12 +207,12 @@ class Client:
         await self._session.close()
 
     async def _watch_silence(self) -> None:
-        """End requests that have been silent for longer than aiohttp should have let them be."""
+        """End requests whose servers have been silent for too long: a timer for all, which a chunk costs nothing."""
         while True:
-            await asyncio.sleep(min(self._silence_ns / 4e9, 1.0))
+            await asyncio.sleep(min(self._silence_ns / 8e9, 1.0))
             now = time.monotonic_ns()
             for task, reading in list(self._under_way.items()):
-                if now - reading.heard_ns > self._silence_ns * 5 // 4 and not reading.silent:
+                if now - reading.heard_ns > self._silence_ns and not reading.silent:
                     reading.silent = True
                     task.cancel()
 
@@ -234,29 +279,24 @@ class Client:
                 raise _Broken(f"the server answered with {response.content_type} instead of a stream")
             connection = response.connection
             handler = connection.protocol if connection is not None else None
-            if not isinstance(handler, _StampingHandler):
-                handler = None  # all of the answer is here, and its connection has been let go of
-            else:
-                handler.content = response.content
+            read = _Body(response.content, reading)
+            # Without a handler all of the answer is here, and its connection has been let go of.
+            if isinstance(handler, _StampingHandler):
+                handler.body = read
+                read.take(handler.arrived_ns)
                 if handler.transport is None:
-                    handler.end_reading()
+                    read.lose()
+            else:
+                read.take(time.monotonic_ns())
             try:
-                await _read_events(response.content, handler, reading)
-                reading.finish(time.monotonic_ns())
-                reading.tell(told)
-                await _read_tail(response)
+                await read.over
             finally:
-                if handler is not None:
-                    handler.content = None
-
-
-async def _read_events(content: aiohttp.StreamReader, handler: _StampingHandler | None, reading: _Reading) -> None:
-    """Read a stream until it says that it is over, or ends."""
-    async for data in content.iter_any():
-        at = time.monotonic_ns() if handler is None else handler.arrived_ns
-        reading.heard_ns = at
-        if reading.feed(data, max(at, reading.answer.sent)):
-            return
+                # The connection may serve another request already.
+                if isinstance(handler, _StampingHandler) and handler.body is read:
+                    handler.body = None
+            reading.finish(time.monotonic_ns())
+            reading.tell(told)
+            await _read_tail(response)
 
 
 async def _read_tail(response: aiohttp.ClientResponse) -> None:
@@ -393,7 +433,6 @@ def session(options: OnlineOptions, key: str | None) -> aiohttp.ClientSession:
         timeout=aiohttp.ClientTimeout(
             total=options.request_timeout_seconds,
             sock_connect=options.connect_timeout_seconds,
-            sock_read=options.silence_timeout_seconds,
         ),
         headers=headers,
         cookie_jar=aiohttp.DummyCookieJar(),

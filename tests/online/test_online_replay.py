@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp.client_proto import ResponseHandler
 from fake_server import HEAD, Connection, fake_server
 from online_runs import agents_of, lines_of, replay, trace_of
 from playproof_spec.graph import Trigger
@@ -258,9 +259,9 @@ def test_lateness_is_counted() -> None:
 
 
 def test_times_are_stamped_where_bytes_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop is busy between the arrival of bytes and their being read: the stamp is of the arrival."""
+    """The parser takes its time between the arrival of bytes and their being read: the stamp is of the arrival."""
     waited: list[int] = []
-    received, feed = client._StampingHandler.data_received, client._Reading.feed
+    received, feed = ResponseHandler.data_received, client._Reading.feed
 
     def busy(self: Any, data: bytes) -> None:
         received(self, data)
@@ -270,7 +271,7 @@ def test_times_are_stamped_where_bytes_arrive(tmp_path: Path, monkeypatch: pytes
         waited.append(time.monotonic_ns() - at)
         return feed(self, data, at)
 
-    monkeypatch.setattr(client._StampingHandler, "data_received", busy)
+    monkeypatch.setattr(ResponseHandler, "data_received", busy)
     monkeypatch.setattr(client._Reading, "feed", noted)
 
     def answer(connection: Connection) -> None:
@@ -287,11 +288,10 @@ def test_times_are_stamped_where_bytes_arrive(tmp_path: Path, monkeypatch: pytes
     assert report.to_dict()["completed_requests"] == 1
 
 
-def test_silence_ends_a_request_even_if_the_http_client_forgets(
+def test_silence_ends_a_request_even_if_nobody_says_that_its_connection_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is lost and nobody tells the reader, which aiohttp was seen to do; the time-out is ours."""
-    monkeypatch.setattr(client._StampingHandler, "end_reading", lambda self: None)
+    monkeypatch.setattr(client._Body, "lose", lambda self: None)
 
     def answer(connection: Connection) -> None:
         connection.send(HEAD)
