@@ -175,7 +175,7 @@ def _online(online: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         return []
     late = online["dispatch_lateness"]
     rows = [
-        ("servers", f"{len(online['endpoints']):,} {'mock workers' if online['mock_workers'] else 'endpoints'}"),
+        ("servers", counted(len(online["endpoints"]), "mock worker" if online["mock_workers"] else "endpoint")),
         ("dispatched late by", f"{_duration(late['median_ms'])} median, {_duration(late['p99_ms'])} p99"),
     ]
     if online["partial"]:

@@ -279,9 +279,11 @@ class Client:
                 raise _Broken(f"the server answered with {response.content_type} instead of a stream")
             connection = response.connection
             handler = connection.protocol if connection is not None else None
+            if handler is not None and not isinstance(handler, _StampingHandler):
+                raise _Broken("aiohttp made a connection of its own kind: install it as constraints.txt has it")
             read = _Body(response.content, reading)
             # Without a handler all of the answer is here, and its connection has been let go of.
-            if isinstance(handler, _StampingHandler):
+            if handler is not None:
                 handler.body = read
                 read.take(handler.arrived_ns)
                 if handler.transport is None:
@@ -292,7 +294,7 @@ class Client:
                 await read.over
             finally:
                 # The connection may serve another request already.
-                if isinstance(handler, _StampingHandler) and handler.body is read:
+                if handler is not None and handler.body is read:
                     handler.body = None
             reading.finish(time.monotonic_ns())
             reading.tell(told)

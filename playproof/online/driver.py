@@ -124,6 +124,8 @@ class Observed:
     ended_by : EndedBy
     partial : bool
         Whether something of the corpus was not issued, or given up, for that reason.
+    closed_ns : int or None
+        When admission was ended for that reason, on the driver's clock.
     ended_ns, wall_ns : int
         The run's end on the driver's clock; what it took of wall time.
     dispatch, hearing, loop : Lateness
@@ -138,6 +140,7 @@ class Observed:
     ledger: Ledger | ControlledLedger
     ended_by: EndedBy
     partial: bool
+    closed_ns: int | None
     ended_ns: int
     wall_ns: int
     dispatch: Lateness
@@ -204,6 +207,7 @@ class OnlineDriver:
         self._over: asyncio.Future[None] | None = None
         self._barrier: asyncio.Future[None] | None = None
         self._close_at: int | None = None
+        self._closed_ns: int | None = None
         self._give_up_at: int | None = None
         self._ended_by = EndedBy.COMPLETION
         self._heard: list[int] = []
@@ -242,6 +246,7 @@ class OnlineDriver:
             ledger=self._driver.ledger(values * GAP_STEP_NS, counts),
             ended_by=self._ended_by,
             partial=self._ended_by is not EndedBy.COMPLETION,
+            closed_ns=self._closed_ns,
             ended_ns=self._clock.now(),
             wall_ns=time.monotonic_ns() - started,
             dispatch=self.dispatch,
@@ -316,7 +321,7 @@ class OnlineDriver:
         if self._ended_by is not EndedBy.COMPLETION:
             return
         self._ended_by = why
-        self._close_at = None
+        self._close_at, self._closed_ns = None, now
         if self._driver.preparing:
             self._give_up()
             return

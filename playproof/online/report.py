@@ -200,6 +200,19 @@ class OnlineControlledReport(_Online, ControlledReport):
         )
         self.setting, self.observed = setting, observed
 
+    def _profile(self) -> dict[str, Any]:
+        profile, closed_ns = super()._profile(), self.observed.closed_ns
+        if closed_ns is not None and self.valid:
+            # It was ended earlier than its options say, with the drain in place of grace and cancellation.
+            over_ms = closed_ns / NS_PER_MS + self.setting.options.drain_seconds * 1000
+            profile |= {
+                "admission_cutoff_ms": closed_ns / NS_PER_MS,
+                "response_grace_deadline_ms": over_ms,
+                "cancel_drain_deadline_ms": over_ms,
+                "admission_closed": True,
+            }
+        return profile
+
     def _lines(self) -> Iterator[dict[str, Any]]:
         assert self.controlled.captured is not None
         serials = self.controlled.captured.requests.serial.tolist()

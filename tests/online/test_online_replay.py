@@ -101,6 +101,19 @@ def test_the_order_of_events_is_the_same_where_it_is_decided(tmp_path: Path) -> 
     assert events(trace, lines_of(online)) == events(trace, lines_of(offline))  # type: ignore[arg-type]
 
 
+def test_sglang_serves_too(tmp_path: Path) -> None:
+    """Pages of one token: every token of a prompt but the last is found that a request of its play has had."""
+    deployment = pp.Deployment(
+        backend="sglang", workers=1, blocks=4000, block_size=1, timing=pp.FixedTiming(prefill_ms=20, decode_ms=10)
+    )
+    trace = trace_of(tmp_path, plays=2, requests=3, output=4, delay_ms=50.0)
+    offline, online = pp.replay(trace, deployment), replay(trace, deployment=deployment)
+    seen, expected = lines_of(online), lines_of(offline)
+    for name, line in expected.items():
+        assert seen[name]["first_admission_reused_input_tokens"] == line["first_admission_reused_input_tokens"]
+    assert [seen[f"p0r{number}"]["first_admission_reused_input_tokens"] for number in range(3)] == [0, 32, 64]
+
+
 def test_run_controls_online(tmp_path: Path) -> None:
     """Snapshot, warmup and profile: as many preparations as offline, all warm, then the profile till its deadline."""
     load = pp.Load(
@@ -162,7 +175,10 @@ def test_a_profile_ends_early_too(tmp_path: Path) -> None:
     figures = report.to_dict()
     assert (figures["valid"], figures["online"]["partial"]) == (True, True)
     assert figures["num_requests"] > 0
-    assert 10_000 <= figures["online"]["ended_at_ms"] - figures["agentic_phases"]["profile_start_ms"] < 45_000
+    opened, profile = figures["agentic_phases"]["profile_start_ms"], figures["agentic_profile"]
+    assert 10_000 <= profile["admission_cutoff_ms"] - opened < 11_000
+    assert profile["admission_closed"] is True
+    assert profile["admission_cutoff_ms"] <= figures["online"]["ended_at_ms"] < opened + 45_000
 
 
 def test_ctrl_c_writes_a_partial_report(tmp_path: Path) -> None:
