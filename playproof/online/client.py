@@ -21,6 +21,7 @@ from typing import Any
 import aiohttp
 import msgspec
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
 from playproof_spec.machines import RequestState
 
 from playproof.online.options import OnlineOptions
@@ -59,7 +60,8 @@ class _StampingHandler(ResponseHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
         if self.body is not None:
-            self.body.lose()
+            # What was wrong with the bytes, if that is why it was closed.
+            self.body.lose(self.exception())
 
 
 class _Body:
@@ -90,13 +92,12 @@ class _Body:
         finally:
             self._taking = False
 
-    def lose(self) -> None:
+    def lose(self, because: BaseException | None) -> None:
         """Take in that the connection is gone: aiohttp does not always say so to who reads a body."""
         self.take(time.monotonic_ns())
         if not self.over.done():
             lost = aiohttp.ClientPayloadError("the connection was lost in the middle of a body")
-            error = self._content.exception()
-            self._fail(error if isinstance(error, Exception) else lost)
+            self._fail(because if isinstance(because, HttpProcessingError) else lost)
 
     def _end(self) -> None:
         if not self.over.done():
@@ -287,7 +288,7 @@ class Client:
                 handler.body = read
                 read.take(handler.arrived_ns)
                 if handler.transport is None:
-                    read.lose()
+                    read.lose(handler.exception())
             else:
                 read.take(time.monotonic_ns())
             try:
@@ -481,7 +482,7 @@ def _cause(error: Exception, answer: Answer) -> str:
         return f"no connection: {os.strerror(error.errno) if error.errno else error}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "the server closed the connection without an answer"
-    if isinstance(error, aiohttp.ClientResponseError):
+    if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
         return f"the answer is not HTTP{progress}: {_shown(error.message.encode())}"
     if isinstance(error, aiohttp.ClientPayloadError | ConnectionError):
         return f"the connection broke{progress}"

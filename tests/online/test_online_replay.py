@@ -307,7 +307,7 @@ def test_times_are_stamped_where_bytes_arrive(tmp_path: Path, monkeypatch: pytes
 def test_silence_ends_a_request_even_if_nobody_says_that_its_connection_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client._Body, "lose", lambda self: None)
+    monkeypatch.setattr(client._Body, "lose", lambda self, because: None)
 
     def answer(connection: Connection) -> None:
         connection.send(HEAD)
