@@ -11,7 +11,7 @@ Examples
 
 from importlib.metadata import version
 
-from playproof.api import InvalidTrace, Validation, load, replay, run, validate
+from playproof.api import InvalidTrace, Validation, load, replay, replay_online, run, validate
 from playproof.config import Configuration, read_configuration
 from playproof.deployment import (
     DecodeRole,
@@ -29,6 +29,7 @@ from playproof.deployment import (
     Speculation,
     Transfer,
 )
+from playproof.online.options import OnlineOptions
 from playproof.report import Report, Trajectories
 
 __version__ = version("playproof")
@@ -44,6 +45,7 @@ __all__ = [
     "InvalidTrace",
     "KvRouter",
     "Load",
+    "OnlineOptions",
     "PolynomialTiming",
     "PrefillRole",
     "Profile",
@@ -56,6 +58,7 @@ __all__ = [
     "load",
     "read_configuration",
     "replay",
+    "replay_online",
     "run",
     "validate",
 ]

@@ -19,11 +19,14 @@ from playproof.config import Basis, Configuration, Marker, read_configuration
 from playproof.controlled import ControlledReport
 from playproof.deployment import LOAD_NAMES, AnyDeployment, Deployment, InvalidDeployment, Load
 from playproof.fit import contradictions, fit, misoffered
+from playproof.online.options import OnlineOptions
 from playproof.report import Report
 
 if TYPE_CHECKING:
     from playproof_spec.certificate import Certificate, ProvenGraph
     from playproof_spec.graph import Graph
+
+    from playproof.online.report import OnlineControlledReport, OnlineReport
 
 # Where the settings that only a trace can prove wrong stand for who sets them in Python.
 PLACES = {**{name: Where(field=field) for name, field in LOAD_NAMES.items()}, "mode": Where(field="Disaggregated")}
@@ -261,6 +264,56 @@ def _replay(
     wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
     return Report(
         trace, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
+    )
+
+
+def replay_online(
+    trace: ProvenGraph,
+    deployment: AnyDeployment | None = None,
+    load: Load | None = None,
+    options: OnlineOptions | None = None,
+    *,
+    places: Mapping[str, Where] = PLACES,
+    per_request: bool = True,
+    progress: Progress | None = None,
+) -> OnlineReport | OnlineControlledReport:
+    """Replay a proven trace on the wall clock, against mock workers or real servers (docs/online.md).
+
+    Parameters
+    ----------
+    trace : ProvenGraph
+    deployment : Deployment, optional
+        What mock workers are; not looked at when `options` has endpoints.
+    load : Load, optional
+        Every play at its recorded time.
+    options : OnlineOptions, optional
+    places : mapping of str to Where
+        Where the settings stand, for findings: `Configuration.places`.
+    per_request, progress
+        As for :func:`replay`.
+
+    Raises
+    ------
+    InvalidDeployment
+        When the load does not belong to the kind of trace, or online replay does not have a setting.
+    MissingExtra
+        When ``playproof[online]`` is not installed.
+    UnusableEndpoint
+        When no model is named, and an endpoint does not say which it serves.
+    """
+    from playproof.online import require_extra
+
+    require_extra()
+    from playproof.online import replay as online
+
+    return online.replay_online(
+        trace,
+        deployment or Deployment(),
+        load or Load(),
+        options or OnlineOptions(),
+        places,
+        per_request=per_request,
+        progress=progress,
     )
 
 

@@ -1,20 +1,21 @@
-"""The command line: validate, lower, inspect, replay, machines.
+"""The command line: validate, lower, inspect, replay, serve, machines.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 proven (or done), 1 findings of severity
-error, 2 usage or an unreadable file, 70 a fault of ours.
+error, 2 usage or an unreadable file, 70 a fault of ours, 130 interrupted with partial results.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import msgspec
 import typer
@@ -35,6 +36,9 @@ from playproof.config import (
     parse_configuration,
     read_configuration,
 )
+from playproof.deployment import Deployment, InvalidDeployment
+from playproof.online import MissingExtra, require_extra
+from playproof.online.options import SILENCE_TIMEOUT_S, OnlineOptions
 from playproof.render import (
     counted,
     print_certificate,
@@ -45,11 +49,17 @@ from playproof.render import (
     print_report,
     print_verdict,
 )
+from playproof.report import Report
 from playproof.sarif import to_sarif
+
+if TYPE_CHECKING:
+    from playproof_spec.certificate import ProvenGraph
 
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
 EXIT_OURS = 70
+# Ctrl-C: the results are there, and partial.
+EXIT_INTERRUPTED = 130
 
 UNREADABLE = frozenset({"path-missing", "file-unreadable"})
 
@@ -126,6 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(args=arguments, prog_name="playproof")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
+    except MissingExtra as missing:
+        return _say(str(missing), EXIT_USAGE)
     except InvalidInput as refused:
         print_findings(err, refused.findings)
         print_verdict(err, refused.findings, "refused")
@@ -307,11 +319,22 @@ def replay(
     out_folder: Annotated[Path | None, typer.Option("--out", help="Folder for report.json.")] = None,
     per_request: Annotated[bool, typer.Option("--per-request", help="Also write requests.jsonl.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report alone.")] = False,
-    online: Annotated[bool, typer.Option("--online", help="Replay in real time (not supported yet).")] = False,
+    online: Annotated[bool, typer.Option("--online", help="Replay on the wall clock, over HTTP.")] = False,
+    endpoint: Annotated[
+        list[str] | None, typer.Option(help="Online: a server, repeatable [default: mock workers of the deployment].")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Online: the endpoints' model [default: the one they serve].")
+    ] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="Online: token ids stay below [default: 32000].")] = None,
+    time_scale: Annotated[float, typer.Option(help="Online: seconds of the replay in one of wall time.")] = 1.0,
+    duration: Annotated[float | None, typer.Option(help="Online: end admission after so many seconds.")] = None,
+    silence_timeout: Annotated[
+        float, typer.Option(help="Online: wall seconds without a byte after which a request has failed.")
+    ] = SILENCE_TIMEOUT_S,
 ) -> None:
-    """Replay a trace on a simulated deployment."""
-    if online:
-        raise typer.BadParameter("online replay is not supported", param_hint="--online")
+    """Replay a trace on a simulated deployment, or with --online on the wall clock."""
+    options = _online_options(online, endpoint, model, vocabulary, time_scale, duration, silence_timeout)
     if per_request and out_folder is None:
         raise typer.BadParameter("--per-request needs --out, the folder for requests.jsonl", param_hint="--per-request")
     configuration = _configuration(config, settings or [])
@@ -329,7 +352,7 @@ def replay(
     if out_folder is not None:
         out_folder.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is told before a long replay
     with _replay_progress() as progress:
-        report = api.replay_configured(result.proven, configuration, per_request=per_request, progress=progress)
+        report = _replayed(result.proven, configuration, options, per_request, progress)
     if report.findings.warnings and not as_json:
         codes = sorted({item.code for item in report.findings.items if item.severity is Severity.WARNING})
         counts = ", ".join(f"{code} ×{report.findings.counts[code]}" for code in codes)
@@ -346,6 +369,113 @@ def replay(
         reason = report.to_dict()["agentic_phases"]["failure_reason"]
         err.print(f"the run is invalid: {reason}; agentic_phases has the evidence", markup=False)
         raise typer.Exit(EXIT_FINDINGS)
+    if getattr(report, "interrupted", False):
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _online_options(
+    online: bool,
+    endpoints: list[str] | None,
+    model: str | None,
+    vocabulary: int | None,
+    time_scale: float,
+    duration: float | None,
+    silence_timeout: float,
+) -> OnlineOptions | None:
+    """Return how to replay online, or None for offline, which has no such options."""
+    options = OnlineOptions()
+    given = {
+        "endpoints": (tuple(endpoints or ()), "--endpoint"),
+        "model": (model, "--model"),
+        "vocabulary": (vocabulary, "--vocabulary"),
+        "time_scale": (time_scale, "--time-scale"),
+        "duration_seconds": (duration, "--duration"),
+        "silence_timeout_seconds": (silence_timeout, "--silence-timeout"),
+    }
+    for name, (value, flag) in given.items():
+        if value == getattr(options, name):
+            continue
+        if not online:
+            raise typer.BadParameter("belongs to --online", param_hint=flag)
+        try:
+            options = msgspec.structs.replace(options, **{name: value})
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint=flag) from None
+    return options if online else None
+
+
+def _replayed(
+    proven: ProvenGraph,
+    configuration: Configuration,
+    options: OnlineOptions | None,
+    per_request: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Report:
+    if options is None:
+        return api.replay_configured(proven, configuration, per_request=per_request, progress=progress)
+    require_extra()
+    from playproof.online.processes import WorkerFault
+    from playproof.online.replay import UnusableEndpoint
+
+    try:
+        return api.replay_online(
+            proven,
+            configuration.deployment,
+            configuration.load,
+            options,
+            places=configuration.places or api.PLACES,
+            per_request=per_request,
+            progress=progress,
+        )
+    except (UnusableEndpoint, WorkerFault, ValueError) as error:
+        raise typer.Exit(_say(str(error), EXIT_USAGE)) from None
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    host: Annotated[str, typer.Option(help="Where to listen; loopback, so that nobody else reaches it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the first worker; 0 takes any.")] = 8000,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Processes, a port each [default: the configuration's].")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Name to serve under [default: the configuration's].")] = None,
+    time_scale: Annotated[float, typer.Option(help="Seconds of the engine in one of wall time.")] = 1.0,
+) -> None:
+    """Serve mock workers that speak the OpenAI API, each the simulated engine on the wall clock."""
+    require_extra()
+    from playproof.online.options import unsupported
+    from playproof.online.processes import WorkerFault
+    from playproof.online.processes import workers as started
+
+    configuration = _configuration(config, settings or [])
+    findings = unsupported(configuration.deployment, configuration.load, configuration.places or api.PLACES, mock=True)
+    if findings.errors:
+        raise InvalidDeployment(findings)
+    deployment = configuration.deployment
+    assert isinstance(deployment, Deployment)  # the findings have seen to it
+    number = deployment.workers if workers is None else workers
+    if port and port + number > 65536:
+        raise typer.BadParameter(f"there are no {number} ports from {port} on", param_hint="--port")
+    if not 0 < time_scale < float("inf"):
+        raise typer.BadParameter("the time scale is above 0", param_hint="--time-scale")
+    try:
+        with started(deployment, number, model=model, scale=time_scale, host=host, port=port) as running:
+            for worker in running:
+                out.print(f"serving {worker.url}/v1", markup=False)
+            _wait_for_a_signal()
+    except WorkerFault as error:
+        raise typer.Exit(_say(str(error), EXIT_USAGE)) from None
+
+
+def _wait_for_a_signal() -> None:
+    """Return when Ctrl-C or a request to terminate comes."""
+    told = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.set())
+    while not told.wait(timeout=3600.0):
+        pass
 
 
 @app.command()

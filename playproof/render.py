@@ -146,16 +146,47 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         ("rejected, failed, skipped", _counts(report, "rejected_requests", "failed_requests", "skipped_requests")),
         *_controls(report),
         *_stopped(report),
+        *_online(report.get("online")),
         ("simulated time", f"{report['duration_ms'] / 1000:,.3f} s"),
         ("output throughput", _rate(report["output_throughput_tok_s"])),
-        ("prompt tokens reused", f"{report['first_admission_prefix_cache_reused_ratio']:.1%} at first admission"),
-        ("forward passes", f"{report['forward_passes']:,}"),
-        *_roles(report["roles"]),
+        ("prompt tokens reused", _share(report["first_admission_prefix_cache_reused_ratio"])),
+        ("forward passes", _number(report["forward_passes"])),
+        *_roles(report["roles"] or {}),
         ("replayed in", f"{report['wall_time_ms'] / 1000:,.2f} s"),
     )
     for name, value in rows:
         console.print(Text(f"{name:<27}{value}"))
+    if report.get("online") and report["online"]["client_was_the_limit"]:
+        console.print(Text(_LATE, style="yellow"))
+        return
     console.print(table)
+
+
+# Instead of figures that would pass for the server's.
+_LATE = (
+    "The client was the limit: it was later than its bound, so latencies and throughput are not the server's and are\n"
+    "withheld (online.withheld in the report has them). Give the client a core of its own, or a lower load."
+)
+
+
+def _online(online: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return what an online replay adds to the table."""
+    if online is None:
+        return []
+    late = online["dispatch_lateness"]
+    rows = [
+        ("servers", counted(len(online["endpoints"]), "mock worker" if online["mock_workers"] else "endpoint")),
+        ("dispatched late by", f"{_duration(late['median_ms'])} median, {_duration(late['p99_ms'])} p99"),
+    ]
+    if online["partial"]:
+        rows.append(("partial", f"ended by {online['ended_by']}"))
+    for cause, count in list(online["causes"].items())[:SHOWN_PER_CODE]:
+        rows.append((counted(count, "request"), cause))
+    return rows
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%} at first admission"
 
 
 def print_inspection(console: Console, figures: Mapping[str, Any]) -> None:
@@ -219,7 +250,7 @@ def _stopped(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _roles(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return a row a role where there are several."""
-    if len(roles) == 1:
+    if len(roles) < 2:
         return []
     return [
         (f"{name} workers", f"{role['workers']:,}, busy {_busy(role)}, {role['forward_passes']:,} passes")

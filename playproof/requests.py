@@ -243,7 +243,8 @@ class RequestColumns:
                     "admission_ordinal": ordinal,
                     "pool": role if self._disaggregated else POOL,
                     "pool_admission_ordinal": before,
-                    "at_ms": int(ledger.admission_at_ns[admission]) / NS_PER_MS,
+                    # Online only the server knows when.
+                    "at_ms": _since(int(ledger.admission_at_ns[admission])),
                     "is_readmission": before > 0,
                     "reused_input_tokens": reused,
                     "g1_reused_input_tokens": reused - from_host,
@@ -251,6 +252,10 @@ class RequestColumns:
                 }
             )
         return history
+
+
+def _since(time_ns: int) -> float | None:
+    return None if time_ns < 0 else time_ns / NS_PER_MS
 
 
 def _where(wanted: Bool, values: Float64) -> Float64:

@@ -198,7 +198,7 @@ def simulate_controlled(
         if sim.run[0].no_identity:
             raise ReplayFault("the profile ran out of cache identities")
         if stop == loop.Stop.OVER:
-            return _ledger(sim, digest, cuts, drain)
+            return ledger_of_controlled(sim, digest, cuts, drain)
         if stop == loop.Stop.SEATS:
             sim = with_more_seats(sim)
         elif stop != loop.Stop.LOGS or _gaps_short(sim):
@@ -487,7 +487,7 @@ def _joined(parts: list[Any], dtype: np.dtype[Any]) -> Any:
     return np.concatenate([np.zeros(0, dtype), *parts]).view(np.recarray)
 
 
-def _ledger(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Drain) -> ControlledLedger:
+def ledger_of_controlled(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Drain) -> ControlledLedger:
     run, workers = sim.run[0], sim.workers
     gaps = sim.gaps[sim.gaps["count"] > 0]
     gaps = gaps[np.argsort(gaps.value, kind="stable")]

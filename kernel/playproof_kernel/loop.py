@@ -333,6 +333,7 @@ def run(sim: Any, instants: int) -> int:
             if changed == 0:
                 break
         time = _next_instant(sim)
+        state.upcoming = time
         if time == NONE:
             return _DONE if state.finished == sim.node_state.shape[0] else _STALL
         if time > sim.config[0].end:

@@ -219,7 +219,6 @@ def test_replay_says_what_the_deployment_rejects(said: Any) -> None:
         (["replay", WEKA, "--config", "no/such.yaml"], 2, "no/such.yaml"),
         (["replay"], 2, "traffic.source.paths"),
         (["replay", WEKA, "--per-request"], 2, "--out"),
-        (["replay", WEKA, "--online"], 2, "online"),
         (["replay", WEKA, "--out", f"{V2}/below/a/file"], 2, "corpus.jsonl"),
         (["replay", WEKA, "--set", "engine.mode=disaggregated"], 1, "config-missing"),
         (["replay", WEKA, "--set", "engine.workers.aggregated.parallelism.replicas=true"], 1, "config-type"),

@@ -1,0 +1,238 @@
+"""An online replay as a whole: refuse what cannot be, start mock workers if none are given, drive, report."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from playproof_kernel.controlled import ControlledLedger
+from playproof_kernel.ledger import Ledger
+from playproof_kernel.live_driver import LiveDriver
+from playproof_kernel.live_engine import Counters
+from playproof_kernel.snapshot import InvalidSnapshot
+from playproof_spec.certificate import ProvenGraph
+from playproof_spec.findings import Findings, Where
+
+from playproof.deployment import AnyDeployment, Deployment, InvalidDeployment, Load
+from playproof.fit import fit, misoffered
+from playproof.online import processes
+from playproof.online.client import Client, session
+from playproof.online.clock import Clock
+from playproof.online.driver import Observed, OnlineDriver, Progress
+from playproof.online.options import API_KEY, OnlineOptions, unsupported
+from playproof.online.prompts import MOCK_VOCABULARY, REAL_VOCABULARY, Encoding
+from playproof.online.report import OnlineControlledReport, OnlineReport, Setting
+from playproof.online.server import DEFAULT_MODEL
+
+Int64 = npt.NDArray[np.int64]
+
+
+class UnusableEndpoint(Exception):
+    """An endpoint that cannot be asked what it serves; the message names it and says why."""
+
+
+def replay_online(
+    trace: ProvenGraph,
+    deployment: AnyDeployment,
+    load: Load,
+    options: OnlineOptions,
+    places: Mapping[str, Where],
+    *,
+    per_request: bool = True,
+    progress: Progress | None = None,
+) -> OnlineReport | OnlineControlledReport:
+    """Replay a proven trace on the wall clock.
+
+    Parameters
+    ----------
+    trace : ProvenGraph
+    deployment : Deployment or Disaggregated
+        What mock workers are; looked over when endpoints are given.
+    load : Load
+    options : OnlineOptions
+    places : mapping of str to Where
+        Where the settings stand, for findings.
+    per_request : bool
+        Keep every request.
+    progress : callable, optional
+        Called now and then with (requests over, requests in all).
+
+    Raises
+    ------
+    InvalidDeployment
+        When the load does not belong to the kind of trace, or online replay does not have a setting.
+    UnusableEndpoint
+        When no model is given and an endpoint does not say which it serves.
+    WorkerFault
+        When a mock worker does not start.
+    """
+    mock = not options.endpoints
+    findings = misoffered(trace.graph, deployment, load, places)
+    findings.extend(unsupported(deployment, load, places, mock=mock))
+    if mock and not findings.errors:
+        findings.extend(fit(trace.graph, deployment, load))
+    if findings.errors:
+        raise InvalidDeployment(findings)
+    served = deployment if mock and isinstance(deployment, Deployment) else Deployment(workers=len(options.endpoints))
+    vocabulary = options.vocabulary or (MOCK_VOCABULARY if mock else REAL_VOCABULARY)
+    encoding = Encoding(trace.graph, vocabulary)
+    try:
+        driver = LiveDriver(trace, load.to_spec(), workers=served.workers, capture=per_request)
+    except InvalidSnapshot as refused:
+        findings.extend(refused.findings)
+        raise InvalidDeployment(findings) from None
+    driver.warm_up()
+    with _endpoints(served, options) as endpoints:
+        run = _Run(trace, driver, encoding, load, options, endpoints, mock, per_request, progress)
+        observed, ledger = asyncio.run(run.run(served.model or DEFAULT_MODEL if mock else options.model))
+    served = msgspec.structs.replace(served, model=served.model if mock else run.model)
+    setting = Setting(tuple(endpoints), run.model, mock, options)
+    return _report(trace, ledger, served, load, setting, observed, findings, per_request)
+
+
+def _report(
+    trace: ProvenGraph,
+    ledger: Ledger | ControlledLedger,
+    deployment: Deployment,
+    load: Load,
+    setting: Setting,
+    observed: Observed,
+    findings: Findings,
+    per_request: bool,
+) -> OnlineReport | OnlineControlledReport:
+    if load.snapshot_seed is not None:
+        controlled = cast("ControlledLedger", ledger)
+        return OnlineControlledReport(
+            trace, controlled, deployment, load, setting, observed, findings=findings, per_request=per_request
+        )
+    finite = cast("Ledger", ledger)
+    return OnlineReport(trace, finite, deployment, load, setting, observed, findings=findings, per_request=per_request)
+
+
+@contextlib.contextmanager
+def _endpoints(deployment: Deployment, options: OnlineOptions) -> Iterator[list[str]]:
+    """Give the roots of the servers, which are started first where there are none."""
+    if options.endpoints:
+        yield [endpoint.rstrip("/").removesuffix("/v1") for endpoint in options.endpoints]
+        return
+    with processes.workers(deployment, deployment.workers, scale=options.time_scale) as started:
+        yield [worker.url for worker in started]
+
+
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """One run in its event loop."""
+
+    trace: ProvenGraph
+    driver: LiveDriver
+    encoding: Encoding
+    load: Load
+    options: OnlineOptions
+    endpoints: list[str]
+    mock: bool
+    per_request: bool
+    progress: Progress | None
+    model: str = ""
+    before: list[Counters] | None = None
+
+    async def run(self, model: str | None) -> tuple[Observed, Ledger | ControlledLedger]:
+        """Drive the run with `model`, or whichever the endpoints serve; return what was seen, and the ledger."""
+        key = None if self.mock else os.environ.get(API_KEY)
+        self.model = model or await self._served_model(key)
+        finite = self.load.snapshot_seed is None
+        client = Client(self.endpoints, self.model, self.options, key)
+        try:
+            driver = OnlineDriver(
+                self.driver,
+                self.encoding,
+                client,
+                Clock(self.options.time_scale),
+                self.options,
+                self.trace.graph.input_length,
+                finite=finite,
+                per_request=self.per_request,
+                at_barrier=self._count_before if self.mock and not finite else None,
+                progress=self.progress,
+            )
+            observed = await driver.run()
+        finally:
+            await client.close()
+        ledger = observed.ledger
+        if self.mock:
+            ledger = with_work(ledger, self.before, await self._counters())
+        return observed, ledger
+
+    async def _served_model(self, key: str | None) -> str:
+        """Return the first model that the endpoints serve, which must be the same everywhere.
+
+        Raises
+        ------
+        UnusableEndpoint
+        """
+        models: dict[str, str] = {}
+        async with session(self.options, key) as asking:
+            for endpoint in self.endpoints:
+                url = f"{endpoint}/v1/models"
+                try:
+                    async with asking.get(url, allow_redirects=False) as response:
+                        body = await response.read()
+                        if response.status != 200:
+                            raise UnusableEndpoint(f"{url} answered {response.status}: name a model with --model")
+                    models[endpoint] = msgspec.json.decode(body, type=_Models).data[0].id
+                except (OSError, TimeoutError, ValueError) as error:
+                    raise UnusableEndpoint(f"{url}: {error}") from None
+                except (msgspec.DecodeError, IndexError):
+                    raise UnusableEndpoint(f"{url} names no model: name one with --model") from None
+        if len(set(models.values())) > 1:
+            served = ", ".join(f"{endpoint}: {model}" for endpoint, model in models.items())
+            raise UnusableEndpoint(f"the endpoints serve different models ({served}): name one with --model")
+        return next(iter(models.values()))
+
+    async def _count_before(self) -> None:
+        self.before = await self._counters()
+
+    async def _counters(self) -> list[Counters] | None:
+        """Return what the mock workers have counted, or None if one of them is gone."""
+        counters = []
+        async with session(self.options, None) as asking:
+            for endpoint in self.endpoints:
+                try:
+                    async with asking.get(f"{endpoint}/playproof/counters") as response:
+                        counters.append(msgspec.json.decode(await response.read(), type=Counters))
+                except (OSError, TimeoutError, msgspec.DecodeError):
+                    return None
+        return counters
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+# What mock workers count of a ledger's columns by worker.
+_COLUMNS = ("passes", "busy_ns", "prefill_tokens", "decode_tokens", "preemptions", "evictions")
+
+
+def with_work(
+    ledger: Ledger | ControlledLedger, before: list[Counters] | None, after: list[Counters] | None
+) -> Ledger | ControlledLedger:
+    """Return the ledger with what mock workers did since `before`; as it is if that is not known."""
+    if after is None:
+        return ledger
+
+    def column(name: str) -> Int64:
+        values = np.array([getattr(counters, name) for counters in after], np.int64)
+        return values - (0 if before is None else np.array([getattr(counters, name) for counters in before], np.int64))
+
+    columns: dict[str, Any] = {name: column(name) for name in _COLUMNS}
+    return dataclasses.replace(ledger, **columns)
