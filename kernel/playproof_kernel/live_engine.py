@@ -17,7 +17,7 @@ from playproof_spec.machines import BlockState, NodeState, RequestState
 
 from playproof_kernel import live, loop
 from playproof_kernel.arrays import EDGE, HEAP, KEYS, NONE, STATIC, Sim, records
-from playproof_kernel.blocks import GENERATED, SERIALS_BELOW
+from playproof_kernel.blocks import GENERATED, PAGE, SERIALS_BELOW
 from playproof_kernel.chains import Chains
 from playproof_kernel.compiled import CompiledGraph
 from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec
@@ -343,7 +343,8 @@ class LiveEngine:
         if not self._sglang:
             states = sim.block_state[0]
             cached = (states == BlockState.CACHED_ACTIVE) | (states == BlockState.CACHED_IDLE)
-            keys = sim.copies["key"][0, :-1][cached]
+            places = sim.copies["place"][0, cached].astype(np.int64)
+            keys = sim.index_pages["number"][0, places // PAGE] * PAGE + places % PAGE
             keys = keys[keys < GENERATED]
             first.append(keys)
             count.append(np.ones(len(keys), np.int64))

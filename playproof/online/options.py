@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from playproof_spec.findings import Findings, Where, finding
 
-from playproof.deployment import AnyDeployment, Deployment, Disaggregated, Load
+from playproof.deployment import AnyDeployment, Deployment, Disaggregated, KvRouter, Load
 
 # Wall time. No answer is waited for longer than the silence, none takes longer than the whole.
 CONNECT_TIMEOUT_S = 10.0
@@ -110,6 +110,10 @@ def unsupported(deployment: AnyDeployment, load: Load, places: Mapping[str, Wher
         message = "speculation is not supported online: its draws are numbered by requests that a server does not see"
         where = Where(file=places["mode"].file, field="engine.speculation")
         refuse(where, message, "a speculation", "none", "Remove the speculation.")
+    if mock and isinstance(deployment.router, KvRouter):
+        message = "kv_router is not supported online: KV events do not leave a mock worker"
+        where = Where(file=places["mode"].file, field="engine.router.policy")
+        refuse(where, message, "kv_router", "round_robin", "Choose policy: round_robin.")
     for name, message in _UNSUPPORTED_OF_WORKERS.items():
         if mock and isinstance(deployment, Deployment) and getattr(deployment, name, None):
             where = Where(file=places["mode"].file, field=f"engine.workers.aggregated.kv_cache.{name}")
