@@ -361,8 +361,8 @@ def test_state_does_not_grow_with_the_length_of_a_profile(
 ) -> None:
     """Forty times the plays in the same arrays; without capture only four latencies a request are kept of them."""
     finished: list[Any] = []
-    make = controlled._ledger
-    monkeypatch.setattr(controlled, "_ledger", lambda sim, *rest: finished.append(sim) or make(sim, *rest))
+    make = controlled.ledger_of_controlled
+    monkeypatch.setattr(controlled, "ledger_of_controlled", lambda sim, *rest: finished.append(sim) or make(sim, *rest))
     ledgers = []
     for seconds in (0.5, 20.0):
         load = msgspec.structs.replace(PROFILED, profile=pp.Profile(duration_seconds=seconds))
