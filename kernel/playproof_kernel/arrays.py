@@ -162,7 +162,7 @@ WORKER = np.dtype(
         ("free", np.int64),  # blocks that nobody holds and that cache nothing
         ("idle", np.int64),  # cached blocks without a reference
         ("next_copy", np.int64),  # where the search for a free block begins, or NONE: `free` is a stack; vLLM
-        ("oldest", np.int64),  # where the order of idle blocks begins and ends, its holes included; vLLM
+        ("oldest", np.int64),  # where the order of idle blocks begins and ends; vLLM
         ("newest", np.int64),
         ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back; vLLM
         ("spare_page", np.int64),
@@ -236,13 +236,20 @@ BRANCH = np.dtype(
 COPY = np.dtype(
     [
         ("place", np.int32),  # of its key in the index, when it is cached
-        ("refs", np.int32),  # of an idle block: -1 less its place in the order of idle ones
+        ("refs", np.int32),  # of an idle block: -1 less the place of its stretch in the order of idle ones
         ("next", np.int32),  # the copy of the same key that was cached after it
     ],
     align=True,
 )
 
 # A page of the index of cached blocks: the keys from `number` times `blocks.PAGE` on.
+STRETCH = np.dtype(
+    [
+        ("top", np.int32),  # the copy of the highest number that was not evicted from it
+        ("idle", np.int32),  # copies that have been idle since
+    ],
+    align=True,
+)
 INDEX_PAGE = np.dtype(
     [
         ("number", np.int64),
@@ -534,7 +541,7 @@ class Sim(NamedTuple):
         Linked by `tickets`: what waits for the end of each worker's pass; last, what is to be done now.
     copies : shape (W, numbers); block_state : Int8, shape (W, numbers)
     free : Int32, shape (W, blocks), or (W, 0) where no worker has host memory
-    order, buckets : Int32, shape (W, power of two)
+    order : records of `STRETCH`, shape (W, power of two); buckets : Int32, shape (W, power of two)
     index_pages : records of `INDEX_PAGE`, shape (W, blocks); index_places : Int32, shape (W, blocks * PAGE)
         See `blocks`.
     arena, spare : Int32
