@@ -6,10 +6,11 @@ the old end. `tests/properties/test_blocks.py` runs this pool beside a naive one
 
 **Index.** A prompt asks for neighbouring keys one after another, so keys are looked up a page of neighbours at a time:
 a hash table leads to the page, whose places are the copies of its keys. Later copies of a key are chained behind the
-first. A page without copies is given back, with all its places empty, as it is taken.
+first by `links`, which are looked at where a place says that there are any: so records of copies, which each step
+touches, are small. A page without copies is given back, with all its places empty, as it is taken.
 
-**Order.** Idle copies stand in `order`, a ring of stretches, from the oldest to the newest: copies that came to rest in a
-row, with numbers that descend by one. A stretch has its topmost copy and how many of its copies are still idle
+**Order.** Idle copies stand in `order`, a ring of stretches, from the oldest to the newest: copies that came to rest in
+a row, with numbers that descend by one. A stretch has its topmost copy and how many of its copies are still idle
 in it; those know its place. A copy that is used again is told from them by its record, and eviction passes it over. So
 no step of one copy writes to the ring, and the ring is small, where a linked list would go from copy to copy all over
 memory. When the ring is full, stretches without copies are squeezed out; it has twice as many places as there are
@@ -19,7 +20,7 @@ copies at least, so that this costs a fixed share of a step for each copy.
 stretches of free ones, and the copies of a prompt stand side by side in memory. Copies that were handed out again as
 they came free would be strewn all over it after some thousand requests, and each step would wait for memory. With host
 memory it shows which copy is given to whom, since stores read copies: there numbers are places in device memory, as
-many as there are blocks, and free ones stand on a stack.
+many as there are blocks, and free ones stand on a stack, chained by `links`.
 
 The functions take a `Pool`, the views of one worker's arrays, and as many blocks as one step of a request touches: a
 call for each block would cost more than the work it does.
@@ -65,20 +66,22 @@ class Pool(NamedTuple):
     ----------
     copies : records of `COPY`, shape (numbers,); states : Int8, shape (numbers,)
         There are more numbers than blocks; those of free blocks and those in excess are alike.
-    free : Int32, shape (blocks,)
-        The stack of free copies of a worker with host memory.
+    links : Int32, shape (numbers,)
+        Of a copy whose key has several, the one that was cached after it, or NONE; of a free copy of a worker with host
+        memory, the one below it on the stack.
     order : records of `STRETCH`, shape (power of two,)
     buckets : Int32, shape (power of two,); pages : records of `INDEX_PAGE`, shape (blocks,)
     places : Int32, shape (blocks * PAGE,)
-        Of each key of each page, one more than the copy that was cached first, or 0.
+        Of each key of each page, one more than the copy that was cached first, negated when it is not the only one; or
+        0 without any.
     worker : records, shape (1,)
         The worker's own record: its counters of free and idle copies and of evictions, where its order of idle copies
-        begins and ends, and which pages are spare.
+        begins and ends, which pages are spare, and which free copy is on top of the stack.
     """
 
     copies: Any
     states: Any
-    free: Any
+    links: Any
     order: Any
     buckets: Any
     pages: Any
@@ -92,7 +95,7 @@ def pool_of(sim: Any, worker: int) -> Pool:
     return Pool(
         sim.copies[worker],
         sim.block_state[worker],
-        sim.free[worker],
+        sim.links[worker],
         sim.order[worker],
         sim.buckets[worker],
         sim.index_pages[worker],
@@ -129,8 +132,9 @@ def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) 
             first = pool.places[natural(at)]
             if first == 0:
                 return i, active
-            found[begin + i] = first - 1
-            active += 1 if copies[natural(first - 1)].refs > 0 else 0
+            copy = natural(abs(first) - 1)
+            found[begin + i] = copy
+            active += 1 if copies[copy].refs > 0 else 0
             at += stride
             i += 1
     return number, active
@@ -173,11 +177,21 @@ def _take_from_stack(pool: Any, entries: Any, begin: int, end: int, event: int) 
     """Write the copies on top of the stack of free ones to ``entries[begin:end]``."""
     record = pool.worker[0]
     for i in range(begin, end):
-        record.free -= 1
-        copy = natural(pool.free[natural(record.free)])
+        copy = natural(record.top_copy)
+        record.top_copy = pool.links[copy]
         advance(BLOCK_TABLE, pool.states, copy, event)
         pool.copies[copy].refs = 1
         entries[i] = copy
+    record.free -= end - begin
+
+
+@compiled
+def _put_on_stack(pool: Any, copy: int) -> None:
+    """Put `copy`, which is free now, on the stack where there is one."""
+    record = pool.worker[0]
+    if record.next_copy == NONE:
+        pool.links[copy] = record.top_copy
+        record.top_copy = copy
 
 
 @compiled
@@ -204,8 +218,7 @@ def evict(pool: Any, number: int) -> None:
                 emptied += 1
             # Its record still names the stretch, which eviction has passed.
             advance(BLOCK_TABLE, pool.states, copy, _EVICT)
-            if record.next_copy == NONE:
-                pool.free[natural(record.free + number - left)] = copy
+            _put_on_stack(pool, copy)
             left -= 1
             copy = natural(copy - 1)
         order[stretch].top = copy
@@ -260,7 +273,7 @@ def take(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) 
             if first == 0:
                 missed = True
                 break
-            copy = natural(first - 1)
+            copy = natural(abs(first) - 1)
             refs = int(copies[copy].refs)
             if refs < 0:
                 if refs != mark:
@@ -296,16 +309,12 @@ def fill(pool: Any, table: Any, begin: int, number: int, key: int, stride: int, 
             copy = natural(entries[i])
             advance(BLOCK_TABLE, pool.states, copy, event)
             copies[copy].place = at
-            copies[copy].next = NONE
             first = pool.places[natural(at)]
             if first == 0:
                 pool.places[natural(at)] = copy + 1
                 opened += 1
             else:
-                earlier = natural(first - 1)
-                while copies[earlier].next != NONE:
-                    earlier = natural(copies[earlier].next)
-                copies[earlier].next = copy
+                _chain(pool, copy, at)
             at += stride
             i += 1
         pool.pages[natural((end - 1) >> PAGE_BITS)].used += opened
@@ -342,8 +351,7 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
             rested += 1
             below = copy - 1
         else:
-            if record.next_copy == NONE:
-                pool.free[natural(record.free)] = copy
+            _put_on_stack(pool, copy)
             record.free += 1
     _close(pool, stretch, rested)
     record.newest = newest
@@ -397,17 +405,36 @@ def _new_places(pool: Any, key: int) -> tuple[int, int]:
 
 
 @compiled
+def _chain(pool: Any, copy: int, place: int) -> None:
+    """Put `copy` behind the copies of its key, which has some; `place` is the key's."""
+    links, places = pool.links, pool.places
+    latest = natural(abs(places[natural(place)]) - 1)
+    if places[natural(place)] > 0:
+        places[natural(place)] = -(latest + 1)
+    else:
+        while links[latest] != NONE:
+            latest = natural(links[latest])
+    links[latest] = copy
+    links[copy] = NONE
+
+
+@compiled
 def _unlink(pool: Any, copy: int, place: int) -> bool:
     """Take `copy` out of the index, from `place`, that of its key; returns whether that has no copy any more."""
-    copies = pool.copies
-    earlier = natural(pool.places[place] - 1)
-    if earlier != copy:
-        while copies[earlier].next != copy:
-            earlier = natural(copies[earlier].next)
-        copies[earlier].next = copies[copy].next
-        return False
-    pool.places[place] = copies[copy].next + 1
-    return bool(copies[copy].next == NONE)
+    links, places = pool.links, pool.places
+    if places[place] == copy + 1:
+        places[place] = 0
+        return True
+    first = natural(-places[place] - 1)
+    if first == copy:
+        first = natural(links[copy])
+    else:
+        earlier = first
+        while links[earlier] != copy:
+            earlier = natural(links[earlier])
+        links[earlier] = links[copy]
+    places[place] = first + 1 if links[first] == NONE else -(first + 1)
+    return False
 
 
 @compiled

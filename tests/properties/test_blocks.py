@@ -84,7 +84,7 @@ def new_pool(size: int, stacked: bool) -> Pool:
     return Pool(
         copies=records(2 * size, COPY),
         states=np.zeros(2 * size, np.int8),
-        free=np.arange(size - 1, -1, -1, dtype=np.int32),
+        links=np.arange(1, 2 * size + 1, dtype=np.int32),
         order=order,
         buckets=np.full(4, NONE, np.int32),
         pages=records(size, INDEX_PAGE),
@@ -180,9 +180,13 @@ class PoolBesideNaive(RuleBasedStateMachine):
 
     @invariant()
     def the_stack_has_the_free_copies(self) -> None:
-        if self.pool.worker[0].next_copy == NONE:
+        worker = self.pool.worker[0]
+        if worker.next_copy == NONE:
+            stack = [int(worker.top_copy)]
+            while len(stack) < worker.free:
+                stack.append(int(self.pool.links[stack[-1]]))
             free = np.flatnonzero(self.pool.states[: self.size] == BlockState.FREE)
-            assert sorted(self.pool.free[: self.pool.worker[0].free]) == free.tolist()
+            assert sorted(stack[: worker.free]) == free.tolist()
 
     @invariant()
     def the_index_has_the_pages_of_the_cached_keys_alone(self) -> None:
