@@ -161,11 +161,12 @@ WORKER = np.dtype(
         ("capacity_epoch", np.int64),  # rises whenever memory or a seat may have become free
         ("free", np.int64),  # blocks that nobody holds and that cache nothing
         ("idle", np.int64),  # cached blocks without a reference
-        ("next_copy", np.int64),  # where the search for a free block begins, or NONE: `free` is a stack; vLLM
-        ("oldest", np.int64),  # where the order of idle blocks begins and ends, its holes included; vLLM
+        ("next_copy", np.int64),  # where the search for a free block begins, or NONE: they stand on a stack; vLLM
+        ("oldest", np.int64),  # where the order of idle blocks begins and ends; vLLM
         ("newest", np.int64),
         ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back; vLLM
         ("spare_page", np.int64),
+        ("top_copy", np.int64),  # top of the stack of free blocks, where that is how they are taken; vLLM
         # SGLang
         ("ratio", np.float64),  # share of the running requests' remaining output that admission keeps free
         ("prefill", np.int64),  # whether the current pass is a prefill pass
@@ -236,13 +237,19 @@ BRANCH = np.dtype(
 COPY = np.dtype(
     [
         ("place", np.int32),  # of its key in the index, when it is cached
-        ("refs", np.int32),  # of an idle block: -1 less its place in the order of idle ones
-        ("next", np.int32),  # the copy of the same key that was cached after it
+        ("refs", np.int32),  # of an idle block: -1 less the place of its stretch in the order of idle ones
     ],
     align=True,
 )
 
 # A page of the index of cached blocks: the keys from `number` times `blocks.PAGE` on.
+STRETCH = np.dtype(
+    [
+        ("top", np.int32),  # the copy of the highest number that was not evicted from it
+        ("idle", np.int32),  # copies that have been idle since
+    ],
+    align=True,
+)
 INDEX_PAGE = np.dtype(
     [
         ("number", np.int64),
@@ -534,8 +541,8 @@ class Sim(NamedTuple):
     actions : records of `QUEUE`, shape (W + 1,)
         Linked by `tickets`: what waits for the end of each worker's pass; last, what is to be done now.
     copies : shape (W, numbers); block_state : Int8, shape (W, numbers)
-    free : Int32, shape (W, blocks), or (W, 0) where no worker has host memory
-    order, buckets : Int32, shape (W, power of two)
+    links : Int32, shape (W, numbers)
+    order : records of `STRETCH`, shape (W, power of two); buckets : Int32, shape (W, power of two)
     index_pages : records of `INDEX_PAGE`, shape (W, blocks); index_places : Int32, shape (W, blocks * PAGE)
         See `blocks`.
     arena, spare : Int32
@@ -595,7 +602,7 @@ class Sim(NamedTuple):
     actions: Any
     copies: Any
     block_state: Any
-    free: Any
+    links: Any
     order: Any
     buckets: Any
     index_pages: Any

@@ -6,18 +6,21 @@ the old end. `tests/properties/test_blocks.py` runs this pool beside a naive one
 
 **Index.** A prompt asks for neighbouring keys one after another, so keys are looked up a page of neighbours at a time:
 a hash table leads to the page, whose places are the copies of its keys. Later copies of a key are chained behind the
-first. A page without copies is given back, with all its places empty, as it is taken.
+first by `links`, which are looked at where a place says that there are any: so records of copies, which each step
+touches, are small. A page without copies is given back, with all its places empty, as it is taken.
 
-**Order.** Idle copies stand in `order`, a ring, from the oldest to the newest. A copy that is used again leaves a hole,
-which eviction skips: so eviction reads one stretch of memory, where a linked list would have it wait for each copy to
-learn of the next. When the ring is full its holes are squeezed out; it has twice as many places as there are copies at
-least, so that this costs a fixed share of a step for each copy.
+**Order.** Idle copies stand in `order`, a ring of stretches, from the oldest to the newest: copies that came to rest in
+a row, with numbers that descend by one. A stretch has its topmost copy and how many of its copies are still idle
+in it; those know its place. A copy that is used again is told from them by its record, and eviction passes it over. So
+no step of one copy writes to the ring, and the ring is small, where a linked list would go from copy to copy all over
+memory. When the ring is full, stretches without copies are squeezed out; it has twice as many places as there are
+copies at least, so that this costs a fixed share of a step for each copy.
 
 **Numbers.** Free copies are taken by number, going round. There are more numbers than copies, so that a round meets
 stretches of free ones, and the copies of a prompt stand side by side in memory. Copies that were handed out again as
 they came free would be strewn all over it after some thousand requests, and each step would wait for memory. With host
 memory it shows which copy is given to whom, since stores read copies: there numbers are places in device memory, as
-many as there are blocks, and free ones stand on a stack.
+many as there are blocks, and free ones stand on a stack, chained by `links`.
 
 The functions take a `Pool`, the views of one worker's arrays, and as many blocks as one step of a request touches: a
 call for each block would cost more than the work it does.
@@ -63,20 +66,22 @@ class Pool(NamedTuple):
     ----------
     copies : records of `COPY`, shape (numbers,); states : Int8, shape (numbers,)
         There are more numbers than blocks; those of free blocks and those in excess are alike.
-    free : Int32, shape (blocks,)
-        The stack of free copies of a worker with host memory.
-    order : Int32, shape (power of two,)
+    links : Int32, shape (numbers,)
+        Of a copy whose key has several, the one that was cached after it, or NONE; of a free copy of a worker with host
+        memory, the one below it on the stack.
+    order : records of `STRETCH`, shape (power of two,)
     buckets : Int32, shape (power of two,); pages : records of `INDEX_PAGE`, shape (blocks,)
     places : Int32, shape (blocks * PAGE,)
-        Of each key of each page, one more than the copy that was cached first, or 0.
+        Of each key of each page, one more than the copy that was cached first, negated when it is not the only one; or
+        0 without any.
     worker : records, shape (1,)
         The worker's own record: its counters of free and idle copies and of evictions, where its order of idle copies
-        begins and ends, and which pages are spare.
+        begins and ends, which pages are spare, and which free copy is on top of the stack.
     """
 
     copies: Any
     states: Any
-    free: Any
+    links: Any
     order: Any
     buckets: Any
     pages: Any
@@ -90,7 +95,7 @@ def pool_of(sim: Any, worker: int) -> Pool:
     return Pool(
         sim.copies[worker],
         sim.block_state[worker],
-        sim.free[worker],
+        sim.links[worker],
         sim.order[worker],
         sim.buckets[worker],
         sim.index_pages[worker],
@@ -127,8 +132,9 @@ def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) 
             first = pool.places[natural(at)]
             if first == 0:
                 return i, active
-            found[begin + i] = first - 1
-            active += 1 if copies[natural(first - 1)].refs > 0 else 0
+            copy = natural(abs(first) - 1)
+            found[begin + i] = copy
+            active += 1 if copies[copy].refs > 0 else 0
             at += stride
             i += 1
     return number, active
@@ -171,26 +177,56 @@ def _take_from_stack(pool: Any, entries: Any, begin: int, end: int, event: int) 
     """Write the copies on top of the stack of free ones to ``entries[begin:end]``."""
     record = pool.worker[0]
     for i in range(begin, end):
-        record.free -= 1
-        copy = natural(pool.free[natural(record.free)])
+        copy = natural(record.top_copy)
+        record.top_copy = pool.links[copy]
         advance(BLOCK_TABLE, pool.states, copy, event)
         pool.copies[copy].refs = 1
         entries[i] = copy
+    record.free -= end - begin
+
+
+@compiled
+def _put_on_stack(pool: Any, copy: int) -> None:
+    """Put `copy`, which is free now, on the stack where there is one."""
+    record = pool.worker[0]
+    if record.next_copy == NONE:
+        pool.links[copy] = record.top_copy
+        record.top_copy = copy
 
 
 @compiled
 def evict(pool: Any, number: int) -> None:
     """Free the `number` oldest idle copies; the caller knows that they exist."""
     record = pool.worker[0]
-    oldest = record.oldest
-    for i in range(number):
-        oldest, copy = next_idle(pool, oldest)
-        _unlink(pool, copy)
-        advance(BLOCK_TABLE, pool.states, copy, _EVICT)
-        pool.copies[copy].refs = 0
-        if record.next_copy == NONE:
-            pool.free[natural(record.free + i)] = copy
-    record.oldest = oldest
+    copies, order = pool.copies, pool.order
+    mask = natural(order.shape[0] - 1)
+    # Places of one page that were emptied; its count is lowered once for all of them.
+    page, emptied = 0, 0
+    at, left = record.oldest, number
+    while left > 0:
+        stretch = natural(at & mask)
+        idle = min(int(order[stretch].idle), left)
+        copy = natural(order[stretch].top)
+        for _ in range(idle):
+            while copies[copy].refs != -1 - stretch:
+                copy = natural(copy - 1)
+            place = natural(copies[copy].place)
+            if _unlink(pool, copy, place):
+                if place >> PAGE_BITS != page:
+                    _empty(pool, page, emptied)
+                    page, emptied = place >> PAGE_BITS, 0
+                emptied += 1
+            # Its record still names the stretch, which eviction has passed.
+            advance(BLOCK_TABLE, pool.states, copy, _EVICT)
+            _put_on_stack(pool, copy)
+            left -= 1
+            copy = natural(copy - 1)
+        order[stretch].top = copy
+        order[stretch].idle -= idle
+        if order[stretch].idle == 0:
+            at += 1
+    _empty(pool, page, emptied)
+    record.oldest = at
     record.free += number
     record.idle -= number
     record.evictions += number
@@ -200,18 +236,20 @@ def evict(pool: Any, number: int) -> None:
 def reuse(pool: Any, found: Any, table: Any, begin: int, number: int) -> None:
     """Add a reference to each of ``found[:number]``, cached copies, and write them to ``table[begin:]``."""
     copies = pool.copies
-    woken = 0
+    mark, woken = 0, 0
     for i in range(number):
         copy = natural(found[i])
-        refs = copies[copy].refs
+        refs = int(copies[copy].refs)
         if refs < 0:
-            pool.order[natural(-1 - refs)] = NONE
+            if refs != mark:
+                _wake(pool, mark, woken)
+                mark, woken = refs, 0
             advance(BLOCK_TABLE, pool.states, copy, _REUSE)
             woken += 1
             refs = 0
         copies[copy].refs = refs + 1
         table[begin + i] = copy
-    pool.worker[0].idle -= woken
+    _wake(pool, mark, woken)
 
 
 @compiled
@@ -225,7 +263,7 @@ def take(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) 
     """
     copies = pool.copies
     entries = table[begin : begin + number]
-    woken, i = 0, 0
+    mark, woken, i = 0, 0, 0
     missed = False
     while i < number and not missed:
         at, end = _places(pool, key + i * stride)
@@ -235,10 +273,12 @@ def take(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) 
             if first == 0:
                 missed = True
                 break
-            copy = natural(first - 1)
-            refs = copies[copy].refs
+            copy = natural(abs(first) - 1)
+            refs = int(copies[copy].refs)
             if refs < 0:
-                pool.order[natural(-1 - refs)] = NONE
+                if refs != mark:
+                    _wake(pool, mark, woken)
+                    mark, woken = refs, 0
                 advance(BLOCK_TABLE, pool.states, copy, _REUSE)
                 woken += 1
                 refs = 0
@@ -246,7 +286,7 @@ def take(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) 
             entries[i] = copy
             at += stride
             i += 1
-    pool.worker[0].idle -= woken
+    _wake(pool, mark, woken)
     return i
 
 
@@ -269,16 +309,12 @@ def fill(pool: Any, table: Any, begin: int, number: int, key: int, stride: int, 
             copy = natural(entries[i])
             advance(BLOCK_TABLE, pool.states, copy, event)
             copies[copy].place = at
-            copies[copy].next = NONE
             first = pool.places[natural(at)]
             if first == 0:
                 pool.places[natural(at)] = copy + 1
                 opened += 1
             else:
-                earlier = natural(first - 1)
-                while copies[earlier].next != NONE:
-                    earlier = natural(copies[earlier].next)
-                copies[earlier].next = copy
+                _chain(pool, copy, at)
             at += stride
             i += 1
         pool.pages[natural((end - 1) >> PAGE_BITS)].used += opened
@@ -291,13 +327,13 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
     The last reference makes a cached copy idle and most recent, and frees a private one.
     """
     record = pool.worker[0]
-    copies = pool.copies
-    mask = natural(pool.order.shape[0] - 1)
+    copies, order = pool.copies, pool.order
+    mask = natural(order.shape[0] - 1)
     if record.newest - record.oldest + number > mask:
         _squeeze(pool)
-    newest = record.newest
     entries = table[begin : begin + number]
-    rested = 0
+    newest = record.newest
+    stretch, below, rested = 0, NONE, 0
     for i in range(number - 1, -1, -1):
         copy = natural(entries[i])
         refs = copies[copy].refs - 1
@@ -306,16 +342,19 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
             continue
         advance(BLOCK_TABLE, pool.states, copy, _RELEASE)
         if pool.states[copy] != _FREE:
-            pool.order[newest & mask] = copy
-            copies[copy].refs = -1 - (newest & mask)
-            newest += 1
+            if copy != below:
+                _close(pool, stretch, rested)
+                stretch, rested = natural(newest & mask), 0
+                order[stretch].top = copy
+                newest += 1
+            copies[copy].refs = -1 - stretch
             rested += 1
+            below = copy - 1
         else:
-            if record.next_copy == NONE:
-                pool.free[natural(record.free)] = copy
+            _put_on_stack(pool, copy)
             record.free += 1
+    _close(pool, stretch, rested)
     record.newest = newest
-    record.idle += rested
 
 
 # The index --------------------------------------------------------------------------------------------------------
@@ -366,20 +405,43 @@ def _new_places(pool: Any, key: int) -> tuple[int, int]:
 
 
 @compiled
-def _unlink(pool: Any, copy: int) -> None:
-    """Take `copy`, which is cached, out of the index."""
-    copies = pool.copies
-    place = natural(copies[copy].place)
-    earlier = natural(pool.places[place] - 1)
-    if earlier != copy:
-        while copies[earlier].next != copy:
-            earlier = natural(copies[earlier].next)
-        copies[earlier].next = copies[copy].next
-        return
-    pool.places[place] = copies[copy].next + 1
-    if copies[copy].next == NONE:
-        page = natural(place >> PAGE_BITS)
-        pool.pages[page].used -= 1
+def _chain(pool: Any, copy: int, place: int) -> None:
+    """Put `copy` behind the copies of its key, which has some; `place` is the key's."""
+    links, places = pool.links, pool.places
+    latest = natural(abs(places[natural(place)]) - 1)
+    if places[natural(place)] > 0:
+        places[natural(place)] = -(latest + 1)
+    else:
+        while links[latest] != NONE:
+            latest = natural(links[latest])
+    links[latest] = copy
+    links[copy] = NONE
+
+
+@compiled
+def _unlink(pool: Any, copy: int, place: int) -> bool:
+    """Take `copy` out of the index, from `place`, that of its key; returns whether that has no copy any more."""
+    links, places = pool.links, pool.places
+    if places[place] == copy + 1:
+        places[place] = 0
+        return True
+    first = natural(-places[place] - 1)
+    if first == copy:
+        first = natural(links[copy])
+    else:
+        earlier = first
+        while links[earlier] != copy:
+            earlier = natural(links[earlier])
+        links[earlier] = links[copy]
+    places[place] = first + 1 if links[first] == NONE else -(first + 1)
+    return False
+
+
+@compiled
+def _empty(pool: Any, page: int, emptied: int) -> None:
+    """Take in that `emptied` places of `page` have lost their last copies; a page without copies is given back."""
+    if emptied > 0:
+        pool.pages[page].used -= emptied
         if pool.pages[page].used == 0:
             _drop_page(pool, page)
 
@@ -403,26 +465,59 @@ def _drop_page(pool: Any, page: int) -> None:
 
 
 @compiled
-def next_idle(pool: Any, at: int) -> tuple[int, int]:
-    """Return the place behind the oldest idle copy from place `at` on, where there is one, and that copy."""
-    mask = natural(pool.order.shape[0] - 1)
-    copy = int(pool.order[at & mask])
-    while copy == NONE:
-        at += 1
-        copy = int(pool.order[at & mask])
-    return at + 1, natural(copy)
+def next_idle(pool: Any, at: int, passed: int, copy: int) -> tuple[int, int, int]:
+    """Return the oldest idle copy, where there is one, behind `copy`, which is number `passed` of the stretch at `at`.
+
+    Returns
+    -------
+    at, passed, copy : int
+        The next call's arguments; the first call's are the worker's `oldest`, 0 and any.
+    """
+    order = pool.order
+    mask = natural(order.shape[0] - 1)
+    while order[natural(at & mask)].idle == passed:
+        at, passed = at + 1, 0
+    stretch = natural(at & mask)
+    copy = int(order[stretch].top) if passed == 0 else copy - 1
+    while pool.copies[natural(copy)].refs != -1 - stretch:
+        copy -= 1
+    return at, passed + 1, copy
+
+
+@compiled
+def _wake(pool: Any, mark: int, woken: int) -> None:
+    """Take in that `woken` copies with `mark` for `refs` have left the stretch that it names."""
+    if woken > 0:
+        pool.order[natural(-1 - mark)].idle -= woken
+        pool.worker[0].idle -= woken
+
+
+@compiled
+def _close(pool: Any, stretch: int, rested: int) -> None:
+    """Take in that `rested` copies have come to rest in `stretch`, and that no more will."""
+    if rested > 0:
+        pool.order[stretch].idle = rested
+        pool.worker[0].idle += rested
 
 
 @compiled
 def _squeeze(pool: Any) -> None:
-    """Close the holes of the order; its copies keep their sequence."""
+    """Close the gaps that stretches without copies are in the order; the others keep their sequence."""
     record = pool.worker[0]
-    mask = natural(pool.order.shape[0] - 1)
+    copies, order = pool.copies, pool.order
+    mask = natural(order.shape[0] - 1)
     kept = record.oldest
     for at in range(record.oldest, record.newest):
-        copy = int(pool.order[at & mask])
-        if copy != NONE:
-            pool.order[kept & mask] = copy
-            pool.copies[natural(copy)].refs = -1 - (kept & mask)
+        old, new = natural(at & mask), natural(kept & mask)
+        if order[old].idle > 0:
             kept += 1
+            copy = natural(order[old].top)
+            order[new].top = copy
+            order[new].idle = order[old].idle
+            if new != old:
+                for _ in range(order[new].idle):
+                    while copies[copy].refs != -1 - old:
+                        copy = natural(copy - 1)
+                    copies[copy].refs = -1 - new
+                    copy = natural(copy - 1)
     record.newest = kept

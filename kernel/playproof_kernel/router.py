@@ -92,9 +92,9 @@ def note_taking(sim: Any, worker: int, number: int) -> None:
     if not is_used(sim):
         return
     pool = blocks.pool_of(sim, worker)
-    at = sim.workers[worker].oldest
+    at, passed, copy = int(sim.workers[worker].oldest), 0, 0
     for _ in range(number - sim.workers[worker].free):
-        at, copy = blocks.next_idle(pool, at)
+        at, passed, copy = blocks.next_idle(pool, at, passed, copy)
         key = blocks.key_of(pool, copy)
         if key < GENERATED:
             note(sim.index[worker], sim.index_buckets[worker], key, -ONE)

@@ -36,6 +36,7 @@ from playproof_kernel.arrays import (
     RESULT,
     RUN,
     SHIFT,
+    STRETCH,
     TICKET,
     WORKER,
     Sim,
@@ -207,7 +208,9 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         actions=_new_queues(workers + 1),
         copies=records((workers, numbers), COPY),
         block_state=np.zeros((workers, numbers), np.int8),
-        order=np.zeros((workers, 1 << (2 * copies).bit_length()), np.int32),
+        # Free copies of workers with host memory are taken from the top of their stack, block 0 first.
+        links=np.tile(np.arange(1, numbers + 1, dtype=np.int32), (workers, 1)),
+        order=records((workers, 1 << (2 * copies).bit_length()), STRETCH),
         buckets=np.full((workers, 1 << copies.bit_length()), NONE, np.int32),
         index_pages=records((workers, copies), INDEX_PAGE),
         index_places=np.zeros((workers, copies * PAGE), np.int32),
@@ -363,23 +366,11 @@ def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
         "host_blocks": entries,
         "host_state": np.zeros((pools, capacity), np.int8),
         "host_buckets": np.full((pools, max(16, 1 << (2 * capacity).bit_length())), NONE, np.int32),
-        "free": _new_free(roles, copies if workers > 0 else 0),
         "readers": np.full((workers, copies), NONE, np.int32),
         "kept": np.full((workers, copies), NONE, np.int32),
         "copyings": records(workers * capacity, COPYING),
         "copying_state": np.zeros(workers * capacity, np.int8),
     }
-
-
-def _new_free(roles: list[tuple[WorkerSpec, int]], copies: int) -> Any:
-    """Return the stacks of free blocks of workers with host memory; they are taken from the end, block 0 first."""
-    free = np.zeros((sum(workers for _, workers in roles), copies), np.int32)
-    first = 0
-    for spec, workers in roles:
-        if copies > 0:
-            free[first : first + workers, : spec.blocks] = np.arange(spec.blocks - 1, -1, -1, dtype=np.int32)
-        first += workers
-    return free
 
 
 def _fill_host(hosts: Any, worker: int, pool: int, spec: HostSpec) -> None:

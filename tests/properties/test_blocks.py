@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from naive import NaivePool
 from playproof_kernel import blocks
-from playproof_kernel.arrays import COPY, INDEX_PAGE, NONE, WORKER, records
+from playproof_kernel.arrays import COPY, INDEX_PAGE, NONE, STRETCH, WORKER, records
 from playproof_kernel.blocks import GENERATED, PAGE, Pool
 from playproof_kernel.jit import compiled_entry
 from playproof_spec.machines import BlockState
@@ -47,6 +47,11 @@ def release(pool: Pool, table: Any, begin: int, number: int) -> None:
     blocks.release(pool, table, begin, number)
 
 
+@compiled_entry
+def next_idle(pool: Pool, at: int, passed: int, copy: int) -> tuple[int, int, int]:
+    return blocks.next_idle(pool, at, passed, copy)
+
+
 # Where the batches stand in the arrays that the pool is given; what stands before and behind is not to be touched.
 BEGIN = 2
 UNTOUCHED = -7
@@ -75,11 +80,11 @@ def new_pool(size: int, stacked: bool) -> Pool:
     worker.spare_page = NONE
     worker.next_copy = NONE if stacked else 0
     # The ring is as small as it may be, so that it is often full.
-    order = np.zeros(1 << (2 * size).bit_length(), np.int32)
+    order = records(1 << (2 * size).bit_length(), STRETCH)
     return Pool(
         copies=records(2 * size, COPY),
         states=np.zeros(2 * size, np.int8),
-        free=np.arange(size - 1, -1, -1, dtype=np.int32),
+        links=np.arange(1, 2 * size + 1, dtype=np.int32),
         order=order,
         buckets=np.full(4, NONE, np.int32),
         pages=records(size, INDEX_PAGE),
@@ -175,9 +180,13 @@ class PoolBesideNaive(RuleBasedStateMachine):
 
     @invariant()
     def the_stack_has_the_free_copies(self) -> None:
-        if self.pool.worker[0].next_copy == NONE:
+        worker = self.pool.worker[0]
+        if worker.next_copy == NONE:
+            stack = [int(worker.top_copy)]
+            while len(stack) < worker.free:
+                stack.append(int(self.pool.links[stack[-1]]))
             free = np.flatnonzero(self.pool.states[: self.size] == BlockState.FREE)
-            assert sorted(self.pool.free[: self.pool.worker[0].free]) == free.tolist()
+            assert sorted(stack[: worker.free]) == free.tolist()
 
     @invariant()
     def the_index_has_the_pages_of_the_cached_keys_alone(self) -> None:
@@ -195,10 +204,13 @@ class PoolBesideNaive(RuleBasedStateMachine):
     @invariant()
     def idle_blocks_stand_in_order_of_age(self) -> None:
         worker = self.pool.worker[0]
-        places = np.arange(worker.oldest, worker.newest) % len(self.pool.order)
-        assert len(places) <= len(self.pool.order)
-        copies = self.pool.order[places]
-        assert [self.pairs[int(copy)] for copy in copies if copy != NONE] == list(self.naive.idle)
+        assert worker.newest - worker.oldest <= len(self.pool.order)
+        at, passed, copy = int(worker.oldest), 0, 0
+        for theirs in self.naive.idle:
+            at, passed, copy = next_idle(self.pool, at, passed, copy)
+            assert self.pairs[int(copy)] == theirs
+        stretches = np.arange(worker.oldest, worker.newest) % len(self.pool.order)
+        assert int(self.pool.order.idle[stretches].sum()) == len(self.naive.idle)
 
 
 TestPoolBesideNaive = PoolBesideNaive.TestCase

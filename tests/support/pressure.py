@@ -169,10 +169,13 @@ def _check_copies(sim: Sim, worker: int) -> None:
     assert record.free == total - len(refs) + states[BlockState.FREE]
     assert record.idle == states[BlockState.CACHED_IDLE] + states[BlockState.READING_IDLE]
     assert np.count_nonzero(refs > 0) == total - record.free - record.idle
-    # An idle block's is below zero, and tells its place in the order.
-    assert np.count_nonzero(refs < 0) == record.idle
-    places = -1 - refs[refs < 0]
-    assert (sim.order[worker][places] == np.flatnonzero(refs < 0)).all()
+    # An idle block's is below zero, and tells its stretch in the order.
+    idle = np.isin(sim.block_state[worker], (BlockState.CACHED_IDLE, BlockState.READING_IDLE))
+    assert (refs[idle] < 0).all()
+    stretches = np.arange(record.oldest, record.newest) % len(sim.order[worker])
+    counts = np.bincount(-1 - refs[idle], minlength=len(sim.order[worker]))
+    assert (sim.order[worker].idle[stretches] == counts[stretches]).all()
+    assert counts[stretches].sum() == record.idle
     assert refs[refs > 0].sum() == sim.live.table_len[sim.live.worker == worker].sum() + _kept(sim, worker)
 
 
