@@ -322,16 +322,6 @@ HOST = np.dtype(
     align=True,
 )
 
-# A block in host memory, or on its way there, by the place of its key; see `host`.
-HOST_BLOCK = np.dtype(
-    [
-        # idle: its place in the order of use; pinned: less than zero by its pins; pending: the next block of its store
-        ("link", np.int32),
-        ("source", np.int32),  # pending: the G1 copy that its store reads
-    ],
-    align=True,
-)
-
 # A copy of blocks to the host (a store) or back (a load).
 COPYING = np.dtype(
     [
@@ -547,7 +537,7 @@ class Sim(NamedTuple):
         In the order of their times.
     hosts : records of `HOST`, shape (W,)
         Empty without host memory, as are all of these.
-    host_blocks : records of `HOST_BLOCK`, shape (pools, host blocks * PAGE); host_state : Int8, the same shape
+    host_state : Int8, shape (pools, host blocks * PAGE); host_links, host_sources : Int32, the same shape
         By `pool`, as are the next three: with a pool that all share there is one row, else one a worker.
     host_order : Int32, shape (pools, host blocks * ORDER_PER_BLOCK)
     host_pages : records of `INDEX_PAGE`, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
@@ -606,8 +596,9 @@ class Sim(NamedTuple):
     transfers: Any
     cancellations: Any
     hosts: Any
-    host_blocks: Any
     host_state: Any
+    host_links: Any
+    host_sources: Any
     host_order: Any
     host_pages: Any
     host_buckets: Any

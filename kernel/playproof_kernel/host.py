@@ -44,7 +44,9 @@ class HostPool(NamedTuple):
 
     Attributes
     ----------
-    blocks : records of `HOST_BLOCK`, states : Int8; shape (capacity * PAGE,), by place
+    states : Int8; links, sources : Int32; shape (capacity * PAGE,), by place
+        `links` of an idle block: its place in the order; of a pinned one: less than zero by its pins; of a pending one:
+        the next block of its store, or NONE. `sources` of a pending block: the G1 copy that its store reads.
     order : Int32, shape (capacity * ORDER_PER_BLOCK,)
         Places of idle blocks; NONE for holes.
     buckets : Int32, shape (power of two,); pages : records of `INDEX_PAGE`, shape (capacity,)
@@ -54,8 +56,9 @@ class HostPool(NamedTuple):
         record of each alone.
     """
 
-    blocks: Any
     states: Any
+    links: Any
+    sources: Any
     order: Any
     buckets: Any
     pages: Any
@@ -70,8 +73,9 @@ def pool_of(sim: Any, worker: int) -> HostPool:
     """Return the host pool of `worker`."""
     row, workers = int(sim.hosts[worker].pool), sim.workers.shape[0]
     return HostPool(
-        sim.host_blocks[row],
         sim.host_state[row],
+        sim.host_links[row],
+        sim.host_sources[row],
         sim.host_order[row],
         sim.host_buckets[row],
         sim.host_pages[row],
@@ -129,7 +133,7 @@ def _squeeze(pool: Any) -> None:
         place = pool.order[natural(at)]
         if place != NONE:
             pool.order[natural(kept)] = place
-            pool.blocks[natural(place)].link = kept
+            pool.links[natural(place)] = kept
             kept += 1
             before += 1 if at < record.used_at else 0
     record.oldest = 0
@@ -152,7 +156,7 @@ def use(pool: Any, key: int, stride: int, number: int, before: int) -> tuple[int
         How many were used, and how many keys are before the first whose block was not.
     """
     record = pool.record[0]
-    entries, states, order = pool.blocks, pool.states, pool.order
+    links, states, order = pool.links, pool.states, pool.order
     newest = record.newest
     moved, leading, i = 0, number, number - 1
     while i >= 0:
@@ -164,10 +168,10 @@ def use(pool: Any, key: int, stride: int, number: int, before: int) -> tuple[int
         begin = at & ~(PAGE - 1)
         while at >= begin and i >= 0:
             place = natural(at)
-            if states[place] == _RESIDENT and entries[place].link < before:
-                order[natural(entries[place].link)] = NONE
+            if states[place] == _RESIDENT and links[place] < before:
+                order[natural(links[place])] = NONE
                 order[natural(newest)] = place
-                entries[place].link = newest
+                links[place] = newest
                 newest += 1
                 moved += 1
             else:
@@ -188,7 +192,7 @@ def use_again(pool: Any, begin: int, end: int) -> None:
         if place != NONE:
             pool.order[natural(at)] = NONE
             pool.order[natural(newest)] = place
-            pool.blocks[natural(place)].link = newest
+            pool.links[natural(place)] = newest
             newest += 1
     record.newest = newest
 
@@ -201,6 +205,7 @@ def evict(pool: Any, number: int) -> None:
     """Evict the `number` oldest idle blocks; the caller knows that they exist."""
     record = pool.record[0]
     oldest = record.oldest
+    page, closed = 0, 0
     for _ in range(number):
         place = pool.order[natural(oldest)]
         while place == NONE:
@@ -210,10 +215,11 @@ def evict(pool: Any, number: int) -> None:
         advance(HOST_BLOCK_TABLE, pool.states, natural(place), _EVICT)
         if pool.index.shape[0] > 1:
             router.log(pool.evicted, pages.key_at(pool.pages, place))
-        page = natural(place >> PAGE_BITS)
-        pool.pages[page].used -= 1
-        if pool.pages[page].used == 0:
-            pages.drop(pool.pages, pool.buckets, record, page)
+        if place >> PAGE_BITS != page:
+            _close(pool, page, closed)
+            page, closed = place >> PAGE_BITS, 0
+        closed += 1
+    _close(pool, page, closed)
     record.oldest = oldest
     record.used -= number
     record.idle -= number
@@ -222,20 +228,29 @@ def evict(pool: Any, number: int) -> None:
 
 
 @compiled
+def _close(pool: Any, page: int, number: int) -> None:
+    """Take in that `number` blocks of a page are gone; the page goes with the last."""
+    page = natural(page)
+    pool.pages[page].used -= number
+    if number > 0 and pool.pages[page].used == 0:
+        pages.drop(pool.pages, pool.buckets, pool.record[0], page)
+
+
+@compiled
 def pin(pool: Any, key: int, stride: int, number: int) -> None:
     """Keep blocks, all of them there, until a load has read them."""
-    entries, states = pool.blocks, pool.states
+    links, states = pool.links, pool.states
     pinned, i = 0, 0
     while i < number:
         at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
         while at < end and i < number:
             place = natural(at)
             if states[place] == _RESIDENT:
-                pool.order[natural(entries[place].link)] = NONE
+                pool.order[natural(links[place])] = NONE
                 advance(HOST_BLOCK_TABLE, states, place, _PIN)
-                entries[place].link = 0
+                links[place] = 0
                 pinned += 1
-            entries[place].link -= 1
+            links[place] -= 1
             at += stride
             i += 1
     pool.record[0].idle -= pinned
@@ -246,7 +261,7 @@ def unpin(pool: Any, key: int, stride: int, number: int) -> None:
     """Let go of pinned blocks, last key first; each is the most recent once it has no pins."""
     reserve(pool, number)
     record = pool.record[0]
-    entries, states = pool.blocks, pool.states
+    links, states = pool.links, pool.states
     newest = record.newest
     i = number - 1
     while i >= 0:
@@ -254,11 +269,11 @@ def unpin(pool: Any, key: int, stride: int, number: int) -> None:
         begin = at & ~(PAGE - 1)
         while at >= begin and i >= 0:
             place = natural(at)
-            entries[place].link += 1
-            if entries[place].link == 0:
+            links[place] += 1
+            if links[place] == 0:
                 advance(HOST_BLOCK_TABLE, states, place, _UNPIN)
                 pool.order[natural(newest)] = place
-                entries[place].link = newest
+                links[place] = newest
                 newest += 1
             at -= stride
             i -= 1

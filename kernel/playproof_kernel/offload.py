@@ -207,14 +207,14 @@ def _end_store(sim: Any, row: int) -> bool:
     following = int(copying.first)
     while following != NONE:
         place = natural(following)
-        following = int(pool.blocks[place].link)
+        following = int(pool.links[place])
         advance(HOST_BLOCK_TABLE, pool.states, place, _STORE_DONE)
         pool.order[natural(newest)] = place
-        pool.blocks[place].link = newest
+        pool.links[place] = newest
         newest += 1
         if pool.index.shape[0] > 1:
             router.tell(pool.index, pool.index_buckets, pages.key_at(pool.pages, place), ONE)
-        source = natural(pool.blocks[place].source)
+        source = natural(pool.sources[place])
         readers[source] = NONE
         # It may have been evicted meanwhile, and be another's.
         if states[source] == _READING or states[source] == _READING_IDLE:
@@ -373,7 +373,7 @@ def _store_run(sim: Any, worker: int, row: int, key: int, stride: int, entry: in
     pool = host.pool_of(sim, worker)
     readers, states, copies = sim.readers[worker], sim.block_state[worker], sim.copies[worker]
     sources = sim.arena[entry : entry + number]
-    references = 1 if is_shared(sim, worker) else 0
+    keeps = is_shared(sim, worker)
     copying = sim.copyings[row]
     chain = int(copying.first)
     stored, i = 0, 0
@@ -387,12 +387,13 @@ def _store_run(sim: Any, worker: int, row: int, key: int, stride: int, entry: in
             if pool.states[place] == host.ABSENT:
                 source = natural(sources[i])
                 advance(HOST_BLOCK_TABLE, pool.states, place, _PREPARE_STORE)
-                pool.blocks[place].link = chain
-                pool.blocks[place].source = source
+                pool.links[place] = chain
+                pool.sources[place] = source
                 chain = place
                 readers[source] = row
                 advance(BLOCK_TABLE, states, source, _START_READ)
-                copies[source].refs += references
+                if keeps:
+                    copies[source].refs += 1
                 opened += 1
             at += stride
             i += 1
@@ -444,6 +445,11 @@ def _examine_run(sim: Any, worker: int, key: int, stride: int, entry: int, numbe
         has_page = at != NONE
         if not has_page:
             at, end = (key + i * stride) & (PAGE - 1), PAGE
+            if not some_read:
+                absent = min((end - 1 - at) // stride + 1, number - i)
+                missing += absent
+                i += absent
+                continue
         while at < end and i < number:
             state = pool.states[natural(at)] if has_page else host.ABSENT
             if state == host.ABSENT:
@@ -608,9 +614,9 @@ def _reads_loose_copies(sim: Any, worker: int) -> bool:
     while row != NONE:
         place = int(sim.copyings[row].first)
         while place != NONE:
-            if sim.copies[worker, natural(pool.blocks[natural(place)].source)].refs <= 0:
+            if sim.copies[worker, natural(pool.sources[natural(place)])].refs <= 0:
                 return True
-            place = int(pool.blocks[natural(place)].link)
+            place = int(pool.links[natural(place)])
         row = int(sim.copyings[row].next)
     return False
 
@@ -805,7 +811,9 @@ def start_load(sim: Any, worker: int, request: int, hits: int, active: int, numb
     row = _new_copying(sim, worker, request)
     sim.copyings[row].first = hits
     sim.copyings[row].blocks = number
-    _settle(sim, worker)
+    # It has just been looked up, so it is `recent`, and what is pinned is its own.
+    pool = host.pool_of(sim, worker)
+    pool.record[0].leading = min(pool.record[0].leading, hits)
     _pin_all(sim, row)
     ticket.load = row
     may_start = int(sim.run[0].now)

@@ -23,7 +23,6 @@ from playproof_kernel.arrays import (
     HANDOFF,
     HEAP,
     HOST,
-    HOST_BLOCK,
     INDEX_PAGE,
     INDEXED,
     LANE,
@@ -359,8 +358,9 @@ def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
     pools = int(hosts.pool.max(initial=NONE)) + 1
     return {
         "hosts": hosts,
-        "host_blocks": records((pools, capacity * PAGE), HOST_BLOCK),
         "host_state": np.zeros((pools, capacity * PAGE), np.int8),
+        "host_links": np.zeros((pools, capacity * PAGE), np.int32),
+        "host_sources": np.zeros((pools, capacity * PAGE), np.int32),
         "host_order": np.zeros((pools, capacity * ORDER_PER_BLOCK), np.int32),
         "host_pages": records((pools, capacity), INDEX_PAGE),
         "host_buckets": np.full((pools, 1 << capacity.bit_length()), NONE, np.int32),

@@ -87,7 +87,7 @@ class HostBesideNaive(ReplayBesideNaive):
 
     def held(self, row: int) -> dict[int, tuple[int, int]]:
         """State and pins of the blocks of a pool that are pending or there, by key."""
-        links, states = self.sim.host_blocks[row].link, self.sim.host_state[row]
+        links, states = self.sim.host_links[row], self.sim.host_state[row]
         places = (states != HostBlockState.ABSENT).nonzero()[0]
         pins = np.where(states == HostBlockState.PINNED, -links, 0)
         return {self.key_at(row, place): (int(states[place]), int(pins[place])) for place in places}
@@ -123,7 +123,7 @@ class HostBesideNaive(ReplayBesideNaive):
 
     def oldest_first(self, row: int) -> list[int]:
         """Idle blocks of a pool in their order of use, with what the kernel puts off entered in a copy of it."""
-        changed = ("hosts", "host_blocks", "host_order")
+        changed = ("hosts", "host_links", "host_order")
         sim = self.sim._replace(**{name: getattr(self.sim, name).copy() for name in changed})
         settle(sim, next(number for number, _ in self.hosted() if self.sim.hosts[number].pool == row))
         order = sim.host_order[row, int(sim.hosts[row].oldest) : int(sim.hosts[row].newest)]
