@@ -242,7 +242,7 @@ COPY = np.dtype(
     align=True,
 )
 
-# A page of the index of cached blocks: the keys from `number` times `blocks.PAGE` on.
+# Idle copies that came to rest in a row, with numbers that descend by one.
 STRETCH = np.dtype(
     [
         ("top", np.int32),  # the copy of the highest number that was not evicted from it
@@ -250,11 +250,13 @@ STRETCH = np.dtype(
     ],
     align=True,
 )
+
+# A page of an index of blocks: the keys from `number` times `pages.PAGE` on.
 INDEX_PAGE = np.dtype(
     [
         ("number", np.int64),
         ("next", np.int32),  # link in a hash bucket or in the list of spare pages
-        ("used", np.int32),  # keys that have copies
+        ("used", np.int32),  # keys that have blocks
     ],
     align=True,
 )
@@ -285,18 +287,17 @@ HOST = np.dtype(
         ("capacity", np.int64),  # blocks
         ("block_bytes", np.int64),
         ("used", np.int64),  # blocks resident or on their way
-        ("taken", np.int64),  # slots ever taken; those given up since are linked by `next`
-        ("spare", np.int64),
+        ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back
+        ("spare_page", np.int64),
         ("idle", np.int64),  # resident blocks that are not pinned
-        ("stamp", np.int64),  # of the latest cohort to store
+        ("oldest", np.int64),  # where their order of use begins and ends, its holes included
+        ("newest", np.int64),
         # Who used its blocks last, and what of that has not been entered in the order of use; see `offload._use_all`
         ("recent", np.int64),  # request, or NONE
         ("unsettled", np.int64),
-        ("used_at", np.int64),  # number of the last block that had come into the order by then
-        ("anchor", np.int64),  # the first block that came into the order since, or NONE
+        ("used_at", np.int64),  # where the order ended then
         ("older", np.int64),  # idle blocks used before its own
         ("leading", np.int64),  # leading blocks of its prompt that are idle, and stay while it is `recent`
-        ("arrivals", np.int64),  # blocks that have come into the order so far
         # A shared pool's links; see `links`
         ("pool_bytes_per_second", np.float64, (2,)),  # by direction; 0: no bound
         ("pool_busy", np.int64, (2,)),
@@ -330,22 +331,6 @@ HOST = np.dtype(
     align=True,
 )
 
-# A block in host memory, or on its way there.
-HOST_BLOCK = np.dtype(
-    [
-        ("key", np.int64),
-        ("pins", np.int64),
-        ("stamp", np.int64),  # of the latest cohort that it belonged to
-        ("arrival", np.int64),  # its number when it came into the order of use last
-        ("next", np.int32),  # link in a hash bucket or in the list of spare slots
-        ("older", np.int32),  # least-recently-used list of idle blocks; the record past the last block is its sentinel
-        ("newer", np.int32),
-        ("chain", np.int32),  # the next block of its store
-        ("source", np.int32),  # the G1 copy that its store reads
-    ],
-    align=True,
-)
-
 # A copy of blocks to the host (a store) or back (a load).
 COPYING = np.dtype(
     [
@@ -356,7 +341,7 @@ COPYING = np.dtype(
         ("left", np.float64),  # bytes that have not moved yet in a shared pool
         ("end", np.int64),  # NONE until that is known
         ("blocks", np.int64),
-        # store: its last block in host memory, or, when it is returning, in G1; load: its first block in the prompt
+        # store: the place of its last block, or, when it is returning, in G1; load: its first block in the prompt
         ("first", np.int64),
     ],
     align=True,
@@ -562,9 +547,11 @@ class Sim(NamedTuple):
         In the order of their times.
     hosts : records of `HOST`, shape (W,)
         Empty without host memory, as are all of these.
-    host_blocks : records of `HOST_BLOCK`, shape (pools, host blocks + 1)
-        By `pool`, as are the next two: with a pool that all share there is one row, else one a worker.
-    host_state : Int8, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
+    host_state : Int8, shape (pools, host blocks * PAGE); host_links, host_sources : Int32, the same shape
+        By `pool`, as are the next three: with a pool that all share there is one row, else one a worker.
+    host_order : Int32, shape (pools, host blocks * ORDER_PER_BLOCK)
+    host_pages : records of `INDEX_PAGE`, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
+        See `host`.
     readers, kept : Int32, shape (W, blocks)
         The row of `copyings` that reads a G1 copy, or NONE.
     copyings : records of `COPYING`, shape (W · host blocks,); copying_state : Int8, the same shape
@@ -619,8 +606,11 @@ class Sim(NamedTuple):
     transfers: Any
     cancellations: Any
     hosts: Any
-    host_blocks: Any
     host_state: Any
+    host_links: Any
+    host_sources: Any
+    host_order: Any
+    host_pages: Any
     host_buckets: Any
     readers: Any
     kept: Any

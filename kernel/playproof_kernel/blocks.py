@@ -32,8 +32,10 @@ from typing import Any, NamedTuple
 
 from playproof_spec.machines import BlockEvent, BlockState
 
+from playproof_kernel import pages
 from playproof_kernel.arrays import NONE
 from playproof_kernel.jit import ZERO, compiled, constant, natural
+from playproof_kernel.pages import PAGE_BITS
 from playproof_kernel.transitions import BLOCK_TABLE, advance
 
 ALLOCATE, RESERVE_LOAD = constant(BlockEvent.ALLOCATE), constant(BlockEvent.RESERVE_LOAD)
@@ -47,10 +49,6 @@ _FREE = constant(BlockState.FREE)
 GENERATED = 1 << 62
 _NUMBER_BITS = 31
 SERIALS_BELOW = 1 << 31
-
-# Keys of a page of the index, a power of two.
-PAGE_BITS = 5
-PAGE = 1 << PAGE_BITS
 
 
 @compiled
@@ -125,7 +123,7 @@ def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) 
     copies = pool.copies
     active, i = 0, 0
     while i < number:
-        at, end = _places(pool, key + i * stride)
+        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
         if at == NONE:
             return i, active
         while at < end and i < number:
@@ -266,7 +264,7 @@ def take(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) 
     mark, woken, i = 0, 0, 0
     missed = False
     while i < number and not missed:
-        at, end = _places(pool, key + i * stride)
+        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
         missed = at == NONE
         while at < end and i < number:
             first = pool.places[natural(at)]
@@ -301,9 +299,9 @@ def fill(pool: Any, table: Any, begin: int, number: int, key: int, stride: int, 
     entries = table[begin : begin + number]
     i = 0
     while i < number:
-        at, end = _places(pool, key + i * stride)
+        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
         if at == NONE:
-            at, end = _new_places(pool, key + i * stride)
+            at, end = pages.new_places(pool.pages, pool.buckets, pool.worker[0], key + i * stride)
         opened = 0
         while at < end and i < number:
             copy = natural(entries[i])
@@ -361,47 +359,9 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
 
 
 @compiled
-def _bucket_of(pool: Any, number: int) -> int:
-    """Return the bucket of the page with `number`; the multiplication stays within int64."""
-    mixed = (((number ^ (number >> 29)) & 0x7FFF_FFFF) * 0x9E37_79B1) >> 12
-    return natural(mixed & (pool.buckets.shape[0] - 1))
-
-
-@compiled
 def key_of(pool: Any, copy: int) -> int:
     """Return the key of `copy`, which is cached."""
-    place = pool.copies[copy].place
-    return int((pool.pages[place >> PAGE_BITS].number << PAGE_BITS) | (place & (PAGE - 1)))
-
-
-@compiled
-def _places(pool: Any, key: int) -> tuple[int, int]:
-    """Return the place of `key` and the end of its page, or NONE twice when there is no such page."""
-    number = key >> PAGE_BITS
-    page = int(pool.buckets[_bucket_of(pool, number)])
-    while page != NONE:
-        if pool.pages[natural(page)].number == number:
-            return (page << PAGE_BITS) | (key & (PAGE - 1)), (page + 1) << PAGE_BITS
-        page = int(pool.pages[natural(page)].next)
-    return NONE, NONE
-
-
-@compiled
-def _new_places(pool: Any, key: int) -> tuple[int, int]:
-    """Take a page for `key`, which has none; returns as `_places` does."""
-    record = pool.worker[0]
-    page = record.spare_page
-    if page == NONE:
-        page = record.pages
-        record.pages += 1
-    else:
-        record.spare_page = pool.pages[natural(page)].next
-    number = key >> PAGE_BITS
-    bucket = _bucket_of(pool, number)
-    pool.pages[natural(page)].number = number
-    pool.pages[natural(page)].next = pool.buckets[bucket]
-    pool.buckets[bucket] = page
-    return (page << PAGE_BITS) | (key & (PAGE - 1)), (page + 1) << PAGE_BITS
+    return pages.key_at(pool.pages, pool.copies[copy].place)
 
 
 @compiled
@@ -443,22 +403,7 @@ def _empty(pool: Any, page: int, emptied: int) -> None:
     if emptied > 0:
         pool.pages[page].used -= emptied
         if pool.pages[page].used == 0:
-            _drop_page(pool, page)
-
-
-@compiled
-def _drop_page(pool: Any, page: int) -> None:
-    pages = pool.pages
-    bucket = _bucket_of(pool, pages[page].number)
-    at = natural(pool.buckets[bucket])
-    if at == page:
-        pool.buckets[bucket] = pages[page].next
-    else:
-        while pages[at].next != page:
-            at = natural(pages[at].next)
-        pages[at].next = pages[page].next
-    pages[page].next = pool.worker[0].spare_page
-    pool.worker[0].spare_page = page
+            pages.drop(pool.pages, pool.buckets, pool.worker[0], page)
 
 
 # The order of idle copies -----------------------------------------------------------------------------------------

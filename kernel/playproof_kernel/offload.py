@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_spec.machines import BlockEvent, BlockState, HostBlockState, RequestEvent, TransferEvent
+from playproof_spec.machines import BlockEvent, BlockState, HostBlockEvent, HostBlockState, RequestEvent, TransferEvent
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import blocks, host, links, queues, router, tables
+from playproof_kernel import blocks, host, links, pages, queues, router, tables
 from playproof_kernel.arrays import (
     ASIDE,
     D2H,
@@ -37,17 +37,18 @@ from playproof_kernel.arrays import (
     STORES,
     WAITING,
 )
-from playproof_kernel.jit import ONE, ZERO, compiled, constant
+from playproof_kernel.jit import ONE, ZERO, compiled, constant, natural
+from playproof_kernel.pages import PAGE, PAGE_BITS
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.timers import sooner
-from playproof_kernel.transitions import BLOCK_TABLE, COPYING_TABLE, REQUEST_TABLE, advance, renew
+from playproof_kernel.transitions import BLOCK_TABLE, COPYING_TABLE, HOST_BLOCK_TABLE, REQUEST_TABLE, advance, renew
 
 _SUBMIT, _START = constant(TransferEvent.SUBMIT), constant(TransferEvent.START)
 _FINISH, _DROP = constant(TransferEvent.FINISH), constant(TransferEvent.DROP)
 _START_READ, _READ_DONE = constant(BlockEvent.START_READ), constant(BlockEvent.READ_DONE)
 _READING, _READING_IDLE = constant(BlockState.READING), constant(BlockState.READING_IDLE)
-_PENDING_STORE, _RESIDENT = constant(HostBlockState.PENDING_STORE), constant(HostBlockState.RESIDENT)
-_PINNED = constant(HostBlockState.PINNED)
+_PREPARE_STORE, _STORE_DONE = constant(HostBlockEvent.PREPARE_STORE), constant(HostBlockEvent.STORE_DONE)
+_RESIDENT = constant(HostBlockState.RESIDENT)
 _LOAD = constant(RequestEvent.LOAD)
 
 DEFERRED = constant(-1)
@@ -75,7 +76,7 @@ def _new_copying(sim: Any, worker: int, request: int) -> int:
         row = int(record.copyings_spare)
         record.copyings_spare = sim.copyings[row].next
     else:
-        row = int(worker * sim.host_state.shape[1] + record.copyings_taken)
+        row = int(worker * sim.host_pages.shape[1] + record.copyings_taken)
         record.copyings_taken += 1
     record.copyings += 1
     renew(COPYING_TABLE, sim.copying_state, row)
@@ -198,25 +199,35 @@ def _end_store(sim: Any, row: int) -> bool:
     worker = int(copying.worker)
     keeps = is_shared(sim, worker)
     pool = host.pool_of(sim, worker)
+    readers, states, kept = sim.readers[worker], sim.block_state[worker], sim.kept[worker]
+    host.reserve(pool, int(copying.blocks))
+    newest = pool.record[0].newest
     last = NONE
     # The chain goes from the last block to the first, so that the head of a prompt stays longest.
-    slot = int(copying.first)
-    while slot != NONE:
-        host.arrive(pool, slot)
-        source = int(pool.blocks[slot].source)
-        sim.readers[worker, source] = NONE
-        state = sim.block_state[worker, source]
+    following = int(copying.first)
+    while following != NONE:
+        place = natural(following)
+        following = int(pool.links[place])
+        advance(HOST_BLOCK_TABLE, pool.states, place, _STORE_DONE)
+        pool.order[natural(newest)] = place
+        pool.links[place] = newest
+        newest += 1
+        if pool.index.shape[0] > 1:
+            router.tell(pool.index, pool.index_buckets, pages.key_at(pool.pages, place), ONE)
+        source = natural(pool.sources[place])
+        readers[source] = NONE
         # It may have been evicted meanwhile, and be another's.
-        if state in (_READING, _READING_IDLE):
-            advance(BLOCK_TABLE, sim.block_state[worker], source, _READ_DONE)
+        if states[source] == _READING or states[source] == _READING_IDLE:
+            advance(BLOCK_TABLE, states, source, _READ_DONE)
         if keeps:
-            sim.kept[worker, source] = NONE
+            kept[source] = NONE
             if last == NONE:
                 copying.first = source
             else:
-                sim.kept[worker, last] = source
+                kept[natural(last)] = source
             last = source
-        slot = int(pool.blocks[slot].chain)
+    pool.record[0].newest = newest
+    pool.record[0].idle += copying.blocks
     # The request may be gone, and another in its place.
     if sim.tickets[copying.request].store == row:
         sim.tickets[copying.request].store = NONE
@@ -265,11 +276,12 @@ def _unpin_all(sim: Any, row: int) -> None:
     static = sim.static[copying.request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
-    begin, end = copying.first, copying.first + copying.blocks
     for run in range(static.key_end - 1, static.key_begin - 1, -1):
         keys = sim.keys[run]
-        for block in range(min(end, keys.begin + keys.count) - 1, max(begin, keys.begin) - 1, -1):
-            host.unpin(pool, host.find(pool, static.space + keys.first + (block - keys.begin) * stride))
+        begin = max(copying.first, keys.begin)
+        number = min(copying.first + copying.blocks, keys.begin + keys.count) - begin
+        if number > 0:
+            host.unpin(pool, static.space + keys.first + (begin - keys.begin) * stride, stride, number)
 
 
 @compiled
@@ -312,7 +324,6 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
     record = sim.hosts[worker]
     ticket = sim.tickets[request]
     pool = host.pool_of(sim, worker)
-    pool.record[0].stamp += 1
     begin = int(ticket.cursor)
     if pool.record[0].recent == request:
         begin = int(max(begin, min(end, pool.record[0].leading)))  # those before are there, and stay
@@ -329,31 +340,26 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
         _settle(sim, worker)  # its own blocks before the cohort may have to go
         begin = int(ticket.cursor)
         missing, kept, is_read = _examine(sim, worker, request, begin, end)
-    if not host.make_room(pool, missing, kept + begin - ticket.cursor):
+    if short > pool.record[0].idle - (kept + begin - ticket.cursor):
         record.retrying = 1
         record.retries += 1
         return
+    if short > 0:
+        if kept > 0:
+            # Blocks of the cohort do not go. All blocks of the prompt are used below, in whatever order they stand.
+            host.reserve(pool, int(pool.record[0].idle))
+            _use_idle(sim, worker, request, begin, end, int(pool.record[0].newest))
+        host.evict(pool, short)
     row = _new_copying(sim, worker, request)
     static, live = sim.static[request], sim.live[request]
     stride = config_of(sim, worker).key_stride
-    keeps = is_shared(sim, worker)
-    all_missing = missing == end - begin
-    copying = sim.copyings[row]
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
-        for block in range(max(begin, keys.begin), min(end, keys.begin + keys.count)):
+        block = max(begin, keys.begin)
+        number = min(end, keys.begin + keys.count) - block
+        if number > 0:
             key = static.space + keys.first + (block - keys.begin) * stride
-            if all_missing or host.find(pool, key) == NONE:
-                slot = host.prepare(pool, key)
-                source = sim.arena[live.table_begin + block]
-                pool.blocks[slot].chain = copying.first
-                pool.blocks[slot].source = source
-                copying.first = slot
-                copying.blocks += 1
-                sim.readers[worker, source] = row
-                advance(BLOCK_TABLE, sim.block_state[worker], source, _START_READ)
-                if keeps:
-                    sim.copies[worker, source].refs += 1
+            _store_run(sim, worker, row, key, stride, int(live.table_begin + block), number)
     queues.append(sim.queues[worker, PREPARED], sim.copyings, row)
     record.stores += 1
     ticket.store = row
@@ -362,8 +368,45 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
 
 
 @compiled
+def _store_run(sim: Any, worker: int, row: int, key: int, stride: int, entry: int, number: int) -> None:
+    """Add to a store what the host lacks of a run of keys; the arena has their copies from `entry` on."""
+    pool = host.pool_of(sim, worker)
+    readers, states, copies = sim.readers[worker], sim.block_state[worker], sim.copies[worker]
+    sources = sim.arena[entry : entry + number]
+    keeps = is_shared(sim, worker)
+    copying = sim.copyings[row]
+    chain = int(copying.first)
+    stored, i = 0, 0
+    while i < number:
+        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
+        if at == NONE:
+            at, end = pages.new_places(pool.pages, pool.buckets, pool.record[0], key + i * stride)
+        opened = 0
+        while at < end and i < number:
+            place = natural(at)
+            if pool.states[place] == host.ABSENT:
+                source = natural(sources[i])
+                advance(HOST_BLOCK_TABLE, pool.states, place, _PREPARE_STORE)
+                pool.links[place] = chain
+                pool.sources[place] = source
+                chain = place
+                readers[source] = row
+                advance(BLOCK_TABLE, states, source, _START_READ)
+                if keeps:
+                    copies[source].refs += 1
+                opened += 1
+            at += stride
+            i += 1
+        pool.pages[natural((end - 1) >> PAGE_BITS)].used += opened
+        stored += opened
+    copying.first = chain
+    copying.blocks += stored
+    pool.record[0].used += stored
+
+
+@compiled
 def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple[int, int, bool]:
-    """Look at the blocks of `request` from `begin` to `end`, and stamp those that the host has.
+    """Look at the blocks of `request` from `begin` to `end`.
 
     Returns
     -------
@@ -374,19 +417,48 @@ def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple
     """
     static, live = sim.static[request], sim.live[request]
     stride = config_of(sim, worker).key_stride
-    pool = host.pool_of(sim, worker)
     missing, kept, is_read = 0, 0, False
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
-        for block in range(max(begin, keys.begin), min(end, keys.begin + keys.count)):
-            slot = host.find(pool, static.space + keys.first + (block - keys.begin) * stride)
-            if slot == NONE:
+        block = max(begin, keys.begin)
+        number = min(end, keys.begin + keys.count) - block
+        if number > 0:
+            key = static.space + keys.first + (block - keys.begin) * stride
+            entry = int(live.table_begin + block)
+            more_missing, more_kept, more_read = _examine_run(sim, worker, key, stride, entry, number)
+            missing += more_missing
+            kept += more_kept
+            is_read = is_read or more_read
+    return missing, kept, is_read
+
+
+@compiled
+def _examine_run(sim: Any, worker: int, key: int, stride: int, entry: int, number: int) -> tuple[int, int, bool]:
+    """Do the same for a run of keys; the arena has their copies from `entry` on."""
+    pool = host.pool_of(sim, worker)
+    readers = sim.readers[worker]
+    sources = sim.arena[entry : entry + number]
+    some_read = sim.hosts[worker].copyings > 0
+    missing, kept, is_read, i = 0, 0, False, 0
+    while i < number:
+        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
+        has_page = at != NONE
+        if not has_page:
+            at, end = (key + i * stride) & (PAGE - 1), PAGE
+            if not some_read:
+                absent = min((end - 1 - at) // stride + 1, number - i)
+                missing += absent
+                i += absent
+                continue
+        while at < end and i < number:
+            state = pool.states[natural(at)] if has_page else host.ABSENT
+            if state == host.ABSENT:
                 missing += 1
-                is_read = is_read or sim.readers[worker, sim.arena[live.table_begin + block]] != NONE
-            else:
-                pool.blocks[slot].stamp = pool.record[0].stamp
-                if pool.states[slot] == _RESIDENT:
-                    kept += 1
+                is_read = is_read or (some_read and readers[natural(sources[i])] != NONE)
+            elif state == _RESIDENT:
+                kept += 1
+            at += stride
+            i += 1
     return missing, kept, is_read
 
 
@@ -404,58 +476,71 @@ def _use_all(sim: Any, worker: int, request: int) -> None:
     pool = host.pool_of(sim, worker)
     record = pool.record[0]
     if record.recent == request:
-        if record.anchor != NONE:
+        if record.newest > record.used_at:
             record.unsettled = 1
     else:
         _settle(sim, worker)
+        host.reserve(pool, int(record.idle))
+        moved, leading = _use_idle(sim, worker, request, ZERO, _prompt_end(sim, request), int(record.newest))
         record.recent = request
-        record.older = record.idle - _move_all(sim, worker, request, pool.blocks.shape[0] - 1, int(record.arrivals))
-    record.anchor = NONE
-    record.used_at = record.arrivals
+        record.older = record.idle - moved
+        record.leading = leading
+    record.used_at = record.newest
 
 
 @compiled
 def _settle(sim: Any, worker: int) -> None:
-    """Enter in the order of use what was put off: the latest use by `recent`, before what has arrived since."""
-    record = sim.hosts[sim.hosts[worker].pool]
+    """Enter in the order of use what was put off: the latest use by `recent`, before what has come into it since."""
+    pool = host.pool_of(sim, worker)
+    record = pool.record[0]
     if record.unsettled != 0:
-        before = sim.host_blocks.shape[1] - 1 if record.anchor == NONE else int(record.anchor)
-        _move_all(sim, worker, int(record.recent), int(before), int(record.used_at))
+        host.reserve(pool, int(2 * record.idle))
+        used_at, end = int(record.used_at), int(record.newest)
+        recent = int(record.recent)
+        _use_idle(sim, worker, recent, ZERO, _prompt_end(sim, recent), used_at)
+        host.use_again(pool, used_at, end)
     record.unsettled = 0
     record.recent = NONE
 
 
 @compiled
-def _move_all(sim: Any, worker: int, request: int, before: int, until: int) -> int:
-    """Put the idle blocks of `request` that arrived up to number `until` before `before`; return how many.
+def _prompt_end(sim: Any, request: int) -> int:
+    """Return how many full blocks the prompt of `request` has."""
+    static = sim.static[request]
+    if static.key_end == static.key_begin:
+        return 0
+    last = sim.keys[static.key_end - 1]
+    return int(last.begin + last.count)
 
-    Blocks of one prompt mostly stand together already, so runs of them are moved at once. Leaves in the pool's
-    `leading` how many of the prompt's first blocks are among them.
+
+@compiled
+def _use_idle(sim: Any, worker: int, request: int, begin: int, end: int, before: int) -> tuple[int, int]:
+    """Use the idle ones of the prompt blocks `begin` to `end` of `request`, last first.
+
+    Only those that stand before `before` in the order of use; the caller has reserved room.
+
+    Returns
+    -------
+    number : int
+        How many were used.
+    leading : int
+        The first block that was not.
     """
     static = sim.static[request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
-    number, first, last, guess = 0, NONE, NONE, NONE
-    leading = 0
+    number, leading = 0, int(end)
     for run in range(static.key_end - 1, static.key_begin - 1, -1):
         keys = sim.keys[run]
-        leading = max(leading, keys.begin + keys.count)
-        for i in range(keys.count - 1, -1, -1):
-            slot = host.find_near(pool, static.space + keys.first + i * stride, guess)
-            if slot == NONE or pool.states[slot] != _RESIDENT or pool.blocks[slot].arrival > until:
-                leading = keys.begin + i
-                continue
-            if last == NONE or slot != guess:
-                if last != NONE:
-                    host.move(pool, first, last, before)
-                first = slot
-            last = slot
-            guess = int(pool.blocks[slot].newer)
-            number += 1
-    if last != NONE:
-        host.move(pool, first, last, before)
-    pool.record[0].leading = leading
-    return number
+        block = max(begin, keys.begin)
+        wanted = min(end, keys.begin + keys.count) - block
+        if wanted > 0:
+            key = static.space + keys.first + (block - keys.begin) * stride
+            moved, of_run = host.use(pool, key, stride, wanted, before)
+            number += moved
+            if of_run < wanted:
+                leading = int(block + of_run)
+    return number, leading
 
 
 @compiled
@@ -527,11 +612,11 @@ def _reads_loose_copies(sim: Any, worker: int) -> bool:
     pool = host.pool_of(sim, worker)
     row = int(sim.queues[worker, STORES].head)
     while row != NONE:
-        slot = int(sim.copyings[row].first)
-        while slot != NONE:
-            if sim.copies[worker, pool.blocks[slot].source].refs <= 0:
+        place = int(sim.copyings[row].first)
+        while place != NONE:
+            if sim.copies[worker, natural(pool.sources[natural(place)])].refs <= 0:
                 return True
-            slot = int(pool.blocks[slot].chain)
+            place = int(pool.links[natural(place)])
         row = int(sim.copyings[row].next)
     return False
 
@@ -649,22 +734,19 @@ def look_up(sim: Any, worker: int, request: int, cached: int) -> int:
     static = sim.static[request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
-    present, on_its_way, loads, ended = 0, False, False, False
-    guess = NONE
+    present, on_its_way, loads = 0, False, False
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
-        for block in range(max(cached, keys.begin), keys.begin + keys.count):
-            slot = host.find_near(pool, static.space + keys.first + (block - keys.begin) * stride, guess)
-            if slot == NONE:
-                ended = True
+        block = max(cached, keys.begin)
+        wanted = keys.begin + keys.count - block
+        if wanted > 0:
+            key = static.space + keys.first + (block - keys.begin) * stride
+            number, pending, pinned = host.find(pool, key, stride, wanted)
+            present += number
+            on_its_way = on_its_way or pending
+            loads = loads or pinned
+            if number < wanted:
                 break
-            present += 1
-            # The end of a prompt is older than its head.
-            guess = int(pool.blocks[slot].older) if pool.states[slot] == _RESIDENT else NONE
-            on_its_way = on_its_way or pool.states[slot] == _PENDING_STORE
-            loads = loads or pool.states[slot] == _PINNED
-        if ended:
-            break
     if loads and not on_its_way:
         # What another worker of the pool loads is there for this one, too.
         on_its_way = _loads_any(sim, worker, request, cached, cached + present)
@@ -735,7 +817,9 @@ def start_load(sim: Any, worker: int, request: int, hits: int, active: int, numb
     row = _new_copying(sim, worker, request)
     sim.copyings[row].first = hits
     sim.copyings[row].blocks = number
-    _settle(sim, worker)
+    # It has just been looked up, so it is `recent`, and what is pinned is its own.
+    pool = host.pool_of(sim, worker)
+    pool.record[0].leading = min(pool.record[0].leading, hits)
     _pin_all(sim, row)
     ticket.load = row
     may_start = int(sim.run[0].now)
@@ -759,10 +843,10 @@ def _pin_all(sim: Any, row: int) -> None:
     pool = host.pool_of(sim, worker)
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
-        for block in range(
-            max(copying.first, keys.begin), min(copying.first + copying.blocks, keys.begin + keys.count)
-        ):
-            host.pin(pool, host.find(pool, static.space + keys.first + (block - keys.begin) * stride))
+        block = max(copying.first, keys.begin)
+        number = min(copying.first + copying.blocks, keys.begin + keys.count) - block
+        if number > 0:
+            host.pin(pool, static.space + keys.first + (block - keys.begin) * stride, stride, number)
 
 
 @compiled

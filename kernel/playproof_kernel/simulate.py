@@ -23,7 +23,6 @@ from playproof_kernel.arrays import (
     HANDOFF,
     HEAP,
     HOST,
-    HOST_BLOCK,
     INDEX_PAGE,
     INDEXED,
     LANE,
@@ -42,7 +41,7 @@ from playproof_kernel.arrays import (
     Sim,
     records,
 )
-from playproof_kernel.blocks import GENERATED, PAGE
+from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.deployment import (
     MAX_DRAFTS,
@@ -54,7 +53,9 @@ from playproof_kernel.deployment import (
     SpeculationSpec,
     WorkerSpec,
 )
+from playproof_kernel.host import ORDER_PER_BLOCK
 from playproof_kernel.ledger import HOST_USE, Ledger
+from playproof_kernel.pages import PAGE
 from playproof_kernel.passes import MAX_VARYING_PASSES
 
 # Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
@@ -351,21 +352,21 @@ def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
     workers = len(specs) if any(spec is not None for spec in specs) else 0
     capacity = max((spec.blocks for spec in specs if spec is not None), default=0)
     hosts = records(workers, HOST)
-    for name in ("pool", "spare", "copyings_spare", "due", "recent", "anchor"):
+    for name in ("pool", "spare_page", "copyings_spare", "due", "recent"):
         hosts[name] = NONE
     sharers = [worker for worker, spec in enumerate(specs) if spec is not None and spec.shared]
     for worker, spec in enumerate(specs[:workers]):
         if spec is not None:
             _fill_host(hosts, worker, sharers[0] if spec.shared else worker, spec)
     pools = int(hosts.pool.max(initial=NONE)) + 1
-    entries = records((pools, capacity + 1), HOST_BLOCK)
-    for name in ("older", "newer"):
-        entries[name][:, capacity] = capacity  # the sentinel alone: an empty list of idle blocks
     return {
         "hosts": hosts,
-        "host_blocks": entries,
-        "host_state": np.zeros((pools, capacity), np.int8),
-        "host_buckets": np.full((pools, max(16, 1 << (2 * capacity).bit_length())), NONE, np.int32),
+        "host_state": np.zeros((pools, capacity * PAGE), np.int8),
+        "host_links": np.zeros((pools, capacity * PAGE), np.int32),
+        "host_sources": np.zeros((pools, capacity * PAGE), np.int32),
+        "host_order": np.zeros((pools, capacity * ORDER_PER_BLOCK), np.int32),
+        "host_pages": records((pools, capacity), INDEX_PAGE),
+        "host_buckets": np.full((pools, 1 << capacity.bit_length()), NONE, np.int32),
         "readers": np.full((workers, copies), NONE, np.int32),
         "kept": np.full((workers, copies), NONE, np.int32),
         "copyings": records(workers * capacity, COPYING),
@@ -579,7 +580,8 @@ def host_use(sim: Sim) -> npt.NDArray[np.void]:
                 sim.hosts[sim.hosts[worker].pool].pool_busy[direction] + unheard[worker, direction]
             )
     held = (HostBlockState.RESIDENT, HostBlockState.PINNED)
-    use["resident"][: len(sim.host_state)] = np.isin(sim.host_state, held).sum(axis=1)
+    for row, states in enumerate(sim.host_state):
+        use["resident"][row] = np.isin(states[: int(sim.hosts[row].pages) * PAGE], held).sum()
     return use
 
 

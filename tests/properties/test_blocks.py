@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from naive import NaivePool
 from playproof_kernel import blocks
 from playproof_kernel.arrays import COPY, INDEX_PAGE, NONE, STRETCH, WORKER, records
-from playproof_kernel.blocks import GENERATED, PAGE, Pool
+from playproof_kernel.blocks import GENERATED, Pool
 from playproof_kernel.jit import compiled_entry
+from playproof_kernel.pages import PAGE
 from playproof_spec.machines import BlockState
 
 

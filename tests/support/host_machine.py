@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 from loading import loading_case
@@ -22,6 +23,7 @@ from naive_g2 import Copying, NaiveHost, NaiveHostWorker, SharedLinks
 from playproof_kernel import HostSpec, offload
 from playproof_kernel.arrays import ASIDE, NONE, PENDING, WAITING
 from playproof_kernel.jit import compiled_entry
+from playproof_kernel.pages import PAGE
 from playproof_spec.machines import HostBlockState, RequestState, TransferState
 from pressure import check_pools
 from replay_machine import ReplayBesideNaive
@@ -83,11 +85,15 @@ class HostBesideNaive(ReplayBesideNaive):
     def role(self, worker: int) -> int:
         return 1 if self.sim.workers[worker].role and len(self.sim.config) > 1 else 0
 
-    def slots(self, row: int) -> dict[int, Any]:
-        """Blocks of a pool that are pending or there, by key."""
-        blocks, states = self.sim.host_blocks[row], self.sim.host_state[row]
-        held = (states != HostBlockState.ABSENT).nonzero()[0]
-        return {int(blocks[slot].key): (int(states[slot]), blocks[slot]) for slot in held}
+    def held(self, row: int) -> dict[int, tuple[int, int]]:
+        """State and pins of the blocks of a pool that are pending or there, by key."""
+        links, states = self.sim.host_links[row], self.sim.host_state[row]
+        places = (states != HostBlockState.ABSENT).nonzero()[0]
+        pins = np.where(states == HostBlockState.PINNED, -links, 0)
+        return {self.key_at(row, place): (int(states[place]), int(pins[place])) for place in places}
+
+    def key_at(self, row: int, place: int) -> int:
+        return int(self.sim.host_pages[row][place // PAGE].number) * PAGE + int(place) % PAGE
 
     def copies(self) -> list[int]:
         """Rows of the copies prepared or under way."""
@@ -102,7 +108,7 @@ class HostBesideNaive(ReplayBesideNaive):
     @invariant()
     def pools_are_the_same(self) -> None:
         for row, pool in self.pools().items():
-            held = self.slots(row)
+            held = self.held(row)
             states = {self.contents[key]: state for key, (state, _) in held.items()}
             pinned = {content for content, pins in pool.pins.items() if pins > 0}
             assert {
@@ -110,21 +116,18 @@ class HostBesideNaive(ReplayBesideNaive):
             } == pool.pending
             assert {content for content, state in states.items() if state in VISIBLE} == pool.pins.keys()
             assert {content for content, state in states.items() if state == HostBlockState.PINNED} == pinned
-            assert {self.contents[key]: int(block.pins) for key, (_, block) in held.items() if block.pins} == {
+            assert {self.contents[key]: pins for key, (_, pins) in held.items() if pins} == {
                 content: pool.pins[content] for content in pinned
             }
             assert [self.contents[key] for key in self.oldest_first(row)] == pool.oldest_first
 
     def oldest_first(self, row: int) -> list[int]:
         """Idle blocks of a pool in their order of use, with what the kernel puts off entered in a copy of it."""
-        sim = self.sim._replace(hosts=self.sim.hosts.copy(), host_blocks=self.sim.host_blocks.copy())
+        changed = ("hosts", "host_links", "host_order")
+        sim = self.sim._replace(**{name: getattr(self.sim, name).copy() for name in changed})
         settle(sim, next(number for number, _ in self.hosted() if self.sim.hosts[number].pool == row))
-        blocks = sim.host_blocks[row]
-        found, slot = [], int(blocks[-1].newer)
-        while slot != len(blocks) - 1:
-            found.append(int(blocks[slot].key))
-            slot = int(blocks[slot].newer)
-        return found
+        order = sim.host_order[row, int(sim.hosts[row].oldest) : int(sim.hosts[row].newest)]
+        return [self.key_at(row, place) for place in order.tolist() if place != NONE]
 
     @invariant()
     def capacity_is_kept_and_counted_once(self) -> None:
@@ -133,7 +136,7 @@ class HostBesideNaive(ReplayBesideNaive):
         assert (self.sim.hosts.capacity > 0).sum() == len(set(rows))
         for row in set(rows):
             record = self.sim.hosts[row]
-            states = Counter(state for state, _ in self.slots(row).values())
+            states = Counter(state for state, _ in self.held(row).values())
             assert states.total() == record.used <= record.capacity
             assert states[HostBlockState.RESIDENT] == record.idle
 
@@ -146,17 +149,14 @@ class HostBesideNaive(ReplayBesideNaive):
                     row = next(row for row, pool in self.pools().items() if pool is worker.host)
                     pins[row].update(copying.keys)
         for row in pins:
-            ours = {
-                self.contents[key]: int(block.pins) for key, (_, block) in self.slots(row).items() if block.pins > 0
-            }
-            assert ours == pins[row]
+            assert {self.contents[key]: count for key, (_, count) in self.held(row).items() if count} == pins[row]
 
     @invariant()
     def nothing_is_visible_before_its_store_can_have_ended(self) -> None:
         """With the link and the pool for itself, and nothing before it, a store takes so long at least."""
         least = min((least_ns(worker.host_spec) for _, worker in self.hosted()), default=0)
         for row in self.pools():
-            held = self.slots(row)
+            held = self.held(row)
             pending = {key for key, (state, _) in held.items() if state == HostBlockState.PENDING_STORE}
             # What is neither pending any more nor there was evicted as soon as it was there.
             for key in {key for pool, key in self.pending_since if pool == row} - pending:
@@ -176,7 +176,7 @@ class HostBesideNaive(ReplayBesideNaive):
             size[row]["load" if self.is_load(number) else "prepared" if prepared else "store"] += int(copying.blocks)
         for row in size:
             users = self.sim.hosts[self.sim.hosts.pool == row]
-            states = Counter(state for state, _ in self.slots(row).values())
+            states = Counter(state for state, _ in self.held(row).values())
             arrived = sum(states[state] for state in VISIBLE) + int(self.sim.hosts[row].evictions)
             assert int(users.moved_blocks[:, 0].sum()) == arrived + size[row]["store"]
             assert states[HostBlockState.PENDING_STORE] == size[row]["store"] + size[row]["prepared"]

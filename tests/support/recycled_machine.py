@@ -20,8 +20,8 @@ from loading import loading_controls
 from naive_controls import ControlledAggregated, ControlledDisagg, NaiveControls
 from playproof_kernel import DeploymentSpec, LoadSpec, loop
 from playproof_kernel.arrays import NONE, Sim
-from playproof_kernel.blocks import PAGE
 from playproof_kernel.controlled import start_controlled, with_more_seats
+from playproof_kernel.pages import PAGE
 from playproof_kernel.simulate import with_room
 from playproof_kernel.snapshot import InvalidSnapshot
 from playproof_spec.digest import graph_digest
@@ -180,8 +180,8 @@ class RecycledPlays(RuleBasedStateMachine):
             keys = [key_of(sim, int(live.worker), int(copy)) for copy in table]
             assert all(space <= key < space + span for key in keys if 0 <= key < nodes * span)
         for pool, states in enumerate(sim.host_state):
-            for slot in (states == HostBlockState.PINNED).nonzero()[0]:
-                key = int(sim.host_blocks[pool][slot].key)
+            for place in (states == HostBlockState.PINNED).nonzero()[0]:
+                key = int(sim.host_pages[pool][place // PAGE].number) * PAGE + int(place) % PAGE
                 loading = {int(sim.static[row].space) for row, ticket in enumerate(sim.tickets) if ticket.load != NONE}
                 assert key // span * span in loading
 
