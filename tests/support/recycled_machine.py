@@ -126,6 +126,14 @@ class RecycledPlays(RuleBasedStateMachine):
 
     def take_logs(self) -> None:
         assert self.sim is not None
+        # What came and went within one instant has left its seat, to the next play perhaps.
+        ended = self.sim.ended[: int(self.sim_run.ended)]
+        owners = {int(play.instance): (int(play.lane), int(play.ordinal)) for play in (*self.sim.plays, *ended)}
+        for result in self.sim.results[: int(self.sim_run.results)]:
+            number = int(result.serial)
+            if number not in self.requests and int(result.instance) in owners:
+                self.requests[number] = (int(result.source), owners[int(result.instance)])
+                self.dispatched.append(number)
         for number, slot in self.seen():
             if number not in self.requests:
                 self.requests[number] = (int(self.sim.static[slot].source), self.instance(slot))
