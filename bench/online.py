@@ -2,7 +2,8 @@
 
     python bench/online.py [--seconds 60] [--streams 256] [--requests 2000] [--workers 2]
 
-256 agents, each with one request after the other, share two mock workers for at least `--seconds`; every request is a stream.
+256 agents, each with one request after the other, share two mock workers for at least `--seconds`; every request is a
+stream.
 Shown, and checked against its limit where it has one:
 
 - that every request completed, with as many tokens as it asked for, none lost and none twice;
@@ -42,7 +43,7 @@ SAMPLE_S = 0.5
 def write_trace(path: Path, streams: int, requests: int, seconds: float) -> int:
     """Write chains of requests, one a stream, that take at least so long; return the tokens of an answer."""
     length = -(-requests // streams)
-    # A token takes a decode pass, and prefill passes hold those up; so decoding alone fills the time that was asked for.
+    # A token takes a decode pass, and prefill passes hold those up; so decoding alone fills the time asked for.
     output = max(math.ceil(seconds * 1000 / length / DECODE_MS), 8)
     head = {
         "schema": "dynamo.agentic_mooncake",
