@@ -290,14 +290,9 @@ HOST = np.dtype(
         ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back
         ("spare_page", np.int64),
         ("idle", np.int64),  # resident blocks that are not pinned
-        ("oldest", np.int64),  # where their order of use begins and ends, its holes included
+        ("oldest", np.int64),  # where their order of use begins and ends
         ("newest", np.int64),
-        # Who used its blocks last, and what of that has not been entered in the order of use; see `offload._use_all`
-        ("recent", np.int64),  # request, or NONE
-        ("unsettled", np.int64),
-        ("used_at", np.int64),  # where the order ended then
-        ("older", np.int64),  # idle blocks used before its own
-        ("leading", np.int64),  # leading blocks of its prompt that are idle, and stay while it is `recent`
+        ("order_end", np.int64),  # how far it goes before it is squeezed
         # A shared pool's links; see `links`
         ("pool_bytes_per_second", np.float64, (2,)),  # by direction; 0: no bound
         ("pool_busy", np.int64, (2,)),
@@ -327,6 +322,29 @@ HOST = np.dtype(
         ("deferrals", np.int64),
         ("retries", np.int64),
         ("busy", np.int64, (2,)),  # ns in which a copy of the worker moved
+    ],
+    align=True,
+)
+
+# A page of the index of a host pool: the keys from `number` times `pages.PAGE` on. Its blocks stand as bits, by place.
+HOST_PAGE = np.dtype(
+    [
+        ("number", np.int64),
+        ("next", np.int32),  # link in a hash bucket or in the list of spare pages
+        ("latest", np.int32),  # the stretch of its idle blocks that were used last, or NONE
+        ("there", np.int64),  # blocks that are not absent
+        ("pending", np.int64),
+        ("idle", np.int64),  # resident and not pinned
+    ],
+    align=True,
+)
+
+# Idle blocks of one page that were used in one go; see `host`.
+HOST_STRETCH = np.dtype(
+    [
+        ("page", np.int32),
+        ("earlier", np.int32),  # the page's stretch before it, or NONE
+        ("blocks", np.int64),  # those that have been idle since, as bits
     ],
     align=True,
 )
@@ -549,8 +567,8 @@ class Sim(NamedTuple):
         Empty without host memory, as are all of these.
     host_state : Int8, shape (pools, host blocks * PAGE); host_links, host_sources : Int32, the same shape
         By `pool`, as are the next three: with a pool that all share there is one row, else one a worker.
-    host_order : Int32, shape (pools, host blocks * ORDER_PER_BLOCK)
-    host_pages : records of `INDEX_PAGE`, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
+    host_order : records of `HOST_STRETCH`, shape (pools, host blocks * ORDER_PER_BLOCK)
+    host_pages : records of `HOST_PAGE`, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
         See `host`.
     readers, kept : Int32, shape (W, blocks)
         The row of `copyings` that reads a G1 copy, or NONE.

@@ -110,32 +110,36 @@ def available(sim: Any, worker: int) -> int:
 
 
 @compiled
-def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) -> tuple[int, int]:
+def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) -> int:
     """Look up `number` keys, from `key` in steps of `stride`, up to the first that is not cached.
-
-    Of each key, the copy that was cached first is written to ``found[begin:]``.
 
     Returns
     -------
-    hits, active : int
-        How many keys were found, and how many of their copies are referenced now.
+    int
+        How many keys were found; of each, the copy that was cached first stands in ``found[begin:]``.
     """
-    copies = pool.copies
-    active, i = 0, 0
+    i = 0
     while i < number:
         at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
         if at == NONE:
-            return i, active
+            break
         while at < end and i < number:
             first = pool.places[natural(at)]
             if first == 0:
-                return i, active
-            copy = natural(abs(first) - 1)
-            found[begin + i] = copy
-            active += 1 if copies[copy].refs > 0 else 0
+                return i
+            found[begin + i] = abs(first) - 1
             at += stride
             i += 1
-    return number, active
+    return i
+
+
+@compiled
+def in_use(pool: Any, found: Any, number: int) -> int:
+    """Return how many of the copies ``found[:number]`` are referenced."""
+    active = 0
+    for i in range(number):
+        active += 1 if pool.copies[natural(found[i])].refs > 0 else 0
+    return active
 
 
 @compiled
@@ -233,21 +237,26 @@ def evict(pool: Any, number: int) -> None:
 @compiled
 def reuse(pool: Any, found: Any, table: Any, begin: int, number: int) -> None:
     """Add a reference to each of ``found[:number]``, cached copies, and write them to ``table[begin:]``."""
-    copies = pool.copies
     mark, woken = 0, 0
     for i in range(number):
-        copy = natural(found[i])
-        refs = int(copies[copy].refs)
-        if refs < 0:
-            if refs != mark:
-                _wake(pool, mark, woken)
-                mark, woken = refs, 0
-            advance(BLOCK_TABLE, pool.states, copy, _REUSE)
-            woken += 1
-            refs = 0
-        copies[copy].refs = refs + 1
-        table[begin + i] = copy
+        mark, woken = _refer(pool, natural(found[i]), mark, woken)
+        table[begin + i] = found[i]
     _wake(pool, mark, woken)
+
+
+@compiled
+def _refer(pool: Any, copy: int, mark: int, woken: int) -> tuple[int, int]:
+    """Add a reference to `copy`; `woken` copies with `mark` for `refs` have got their first ones before it."""
+    refs = int(pool.copies[copy].refs)
+    if refs < 0:
+        if refs != mark:
+            _wake(pool, mark, woken)
+            mark, woken = refs, 0
+        advance(BLOCK_TABLE, pool.states, copy, _REUSE)
+        woken += 1
+        refs = 0
+    pool.copies[copy].refs = refs + 1
+    return mark, woken
 
 
 @compiled
@@ -259,7 +268,6 @@ def take(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) 
     int
         How many keys were found; their copies stand in ``table[begin:]``.
     """
-    copies = pool.copies
     entries = table[begin : begin + number]
     mark, woken, i = 0, 0, 0
     missed = False
@@ -271,17 +279,8 @@ def take(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) 
             if first == 0:
                 missed = True
                 break
-            copy = natural(abs(first) - 1)
-            refs = int(copies[copy].refs)
-            if refs < 0:
-                if refs != mark:
-                    _wake(pool, mark, woken)
-                    mark, woken = refs, 0
-                advance(BLOCK_TABLE, pool.states, copy, _REUSE)
-                woken += 1
-                refs = 0
-            copies[copy].refs = refs + 1
-            entries[i] = copy
+            mark, woken = _refer(pool, natural(abs(first) - 1), mark, woken)
+            entries[i] = abs(first) - 1
             at += stride
             i += 1
     _wake(pool, mark, woken)

@@ -5,38 +5,42 @@ A block is absent, pending while a store writes it, resident, or pinned while a 
 not pinned are idle; they have an order of use, and the oldest are evicted for new ones. The functions take a
 `HostPool`, the views of one pool's arrays, and a run of keys: from `key` in steps of `stride`, `number` of them.
 
-**Places.** A block is known by the place of its key in the index (`pages`), and what is known of it stands in arrays by
-place. So the blocks of a prompt stand side by side, and a run of keys is a walk over neighbours; there is no slot to be
-taken, and no key to be compared. Pages without blocks are given back.
+**Pages.** A block is known by the place of its key in the index (`pages`), and what is known of it stands in arrays by
+place. What a step asks of most blocks, whether they are there, pending or idle, each page has as well, a bit for each
+of its places; so a run of keys is looked up and used a page at a time, and only blocks whose state changes are touched
+one by one. Pages without blocks are given back.
 
-**Order.** Idle blocks stand in `order` from the oldest to the newest. A block that is used again, or pinned, leaves a
-hole, which eviction skips. When the end of the array is reached, the holes are squeezed out; it is four times as long
-as the pool, so that this costs each use a fixed share of a step.
+**Order.** Idle blocks stand in `order`, from the oldest to the newest, as stretches: those of a page that were used in
+one go, of which the one with the highest key is the oldest. A page knows its latest stretch, and each stretch the
+page's one before it. Blocks that are used again, pinned or evicted leave their stretches, and a stretch without blocks
+is passed over. When the end of the order is reached, such stretches are squeezed out; it reaches twice as far as there
+are stretches then, so that this costs each use a fixed share of a step.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from playproof_spec.machines import HostBlockEvent, HostBlockState
+from playproof_spec.machines import BlockEvent, HostBlockEvent
 
 from playproof_kernel import pages, router
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import compiled, constant, natural
+from playproof_kernel.jit import ONE, compiled, constant, natural
 from playproof_kernel.pages import PAGE, PAGE_BITS
-from playproof_kernel.transitions import HOST_BLOCK_TABLE, advance
+from playproof_kernel.transitions import BLOCK_TABLE, HOST_BLOCK_TABLE, advance
 
+_PREPARE_STORE, _STORE_DONE = constant(HostBlockEvent.PREPARE_STORE), constant(HostBlockEvent.STORE_DONE)
 _PIN, _UNPIN, _EVICT = (
     constant(HostBlockEvent.PIN),
     constant(HostBlockEvent.UNPIN),
     constant(HostBlockEvent.EVICT),
 )
-ABSENT, PENDING_STORE = constant(HostBlockState.ABSENT), constant(HostBlockState.PENDING_STORE)
-_RESIDENT, _PINNED = constant(HostBlockState.RESIDENT), constant(HostBlockState.PINNED)
+_START_READ = constant(BlockEvent.START_READ)
 
-# Length of `order`, in blocks of the pool: all may be idle, be used, and give way to what was used since, between two
-# times that it is squeezed; see `offload._settle`.
-ORDER_PER_BLOCK = 4
+# Length of `order`, in blocks of the pool: each may be a stretch of its own, and be used again.
+ORDER_PER_BLOCK = 2
+# How far the order reaches at least before it is squeezed, if it is that long.
+_SHORTEST = 1024
 
 
 class HostPool(NamedTuple):
@@ -45,11 +49,10 @@ class HostPool(NamedTuple):
     Attributes
     ----------
     states : Int8; links, sources : Int32; shape (capacity * PAGE,), by place
-        `links` of an idle block: its place in the order; of a pinned one: less than zero by its pins; of a pending one:
-        the next block of its store, or NONE. `sources` of a pending block: the G1 copy that its store reads.
-    order : Int32, shape (capacity * ORDER_PER_BLOCK,)
-        Places of idle blocks; NONE for holes.
-    buckets : Int32, shape (power of two,); pages : records of `INDEX_PAGE`, shape (capacity,)
+        `links` of a pinned block: its pins; of a pending one: the next block of its store, or NONE. `sources` of a
+        pending block: the G1 copy that its store reads.
+    order : records of `HOST_STRETCH`, shape (capacity * ORDER_PER_BLOCK,)
+    buckets : Int32, shape (power of two,); pages : records of `HOST_PAGE`, shape (capacity,)
     record : records of `HOST`, shape (1,)
     index, evicted : records of `INDEXED`; index_buckets : Int32
         What the KV router was told of the pool, and what the worker has yet to tell; without the router the last
@@ -66,6 +69,23 @@ class HostPool(NamedTuple):
     index: Any
     index_buckets: Any
     evicted: Any
+
+
+class Sources(NamedTuple):
+    """The G1 copies of a run of keys, and what a store writes to them.
+
+    Attributes
+    ----------
+    table : Int32, shape (number,)
+        The copies.
+    readers : Int32; states : Int8; copies : records of `COPY`; by copy
+        See `Sim`.
+    """
+
+    table: Any
+    readers: Any
+    states: Any
+    copies: Any
 
 
 @compiled
@@ -86,6 +106,49 @@ def pool_of(sim: Any, worker: int) -> HostPool:
     )
 
 
+# Places of a page as bits --------------------------------------------------------------------------------------------
+
+
+@compiled
+def _from(key: int, stride: int, number: int) -> tuple[int, int]:
+    """Return the places in its page that `key`, and those after it in steps of `stride`, have, and how many they are.
+
+    There are `number` keys at most.
+    """
+    low = key & (PAGE - 1)
+    of_page = min((PAGE - 1 - low) // stride + 1, number)
+    return _places(low, stride, of_page), of_page
+
+
+@compiled
+def _up_to(key: int, stride: int, number: int) -> tuple[int, int]:
+    """Return the same of `key` and those before it."""
+    of_page = min((key & (PAGE - 1)) // stride + 1, number)
+    return _places((key & (PAGE - 1)) - (of_page - 1) * stride, stride, of_page), of_page
+
+
+@compiled
+def _places(low: int, stride: int, number: int) -> int:
+    if stride == 1:
+        return ((1 << number) - 1) << low
+    bits = 0
+    for i in range(number):
+        bits |= 1 << (low + i * stride)
+    return bits
+
+
+@compiled
+def _count(bits: int) -> int:
+    """Return how many of the `PAGE` lowest bits are set, and no other may be; side by side, then summed up."""
+    bits -= (bits >> 1) & 0x5555_5555
+    bits = (bits & 0x3333_3333) + ((bits >> 2) & 0x3333_3333)
+    bits = (bits + (bits >> 4)) & 0x0F0F_0F0F
+    return ((bits * 0x0101_0101) >> 24) & 0xFF
+
+
+# Looking -------------------------------------------------------------------------------------------------------------
+
+
 @compiled
 def find(pool: Any, key: int, stride: int, number: int) -> tuple[int, bool, bool]:
     """Look up keys up to the first whose block is absent.
@@ -99,102 +162,130 @@ def find(pool: Any, key: int, stride: int, number: int) -> tuple[int, bool, bool
     """
     pending, pinned, i = False, False, 0
     while i < number:
-        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
-        if at == NONE:
+        page = pages.page_of(pool.pages, pool.buckets, key + i * stride)
+        if page == NONE:
             break
-        while at < end and i < number:
-            state = pool.states[natural(at)]
-            if state == ABSENT:
-                return i, pending, pinned
-            pending = pending or state == PENDING_STORE
-            pinned = pinned or state == _PINNED
-            at += stride
-            i += 1
+        record = pool.pages[natural(page)]
+        found, of_page = _from(key + i * stride, stride, number - i)
+        absent = found & ~record.there
+        if absent != 0:
+            found &= (absent & -absent) - 1
+        pending = pending or found & record.pending != 0
+        pinned = pinned or found & ~(record.pending | record.idle) != 0
+        if absent != 0:
+            return i + _count(found), pending, pinned
+        i += of_page
     return i, pending, pinned
+
+
+@compiled
+def examine(pool: Any, key: int, stride: int, number: int, sources: Any, some_read: bool) -> tuple[int, int, bool]:
+    """Look at blocks that could be stored.
+
+    Parameters
+    ----------
+    some_read : bool
+        Whether stores of the worker read copies at all.
+
+    Returns
+    -------
+    missing, kept : int
+        How many are absent, and how many of the others are idle.
+    is_read : bool
+        Whether an earlier store still reads the G1 copy of a missing one.
+    """
+    missing, kept, is_read, i = 0, 0, False, 0
+    while i < number:
+        page = pages.page_of(pool.pages, pool.buckets, key + i * stride)
+        asked, of_page = _from(key + i * stride, stride, number - i)
+        if page != NONE:
+            kept += _count(asked & pool.pages[natural(page)].idle)
+            asked &= ~pool.pages[natural(page)].there
+        missing += _count(asked)
+        if some_read and asked != 0:
+            low = (key + i * stride) & (PAGE - 1)
+            for j in range(of_page):
+                if (asked >> (low + j * stride)) & 1 != 0:
+                    is_read = is_read or sources.readers[natural(sources.table[i + j])] != NONE
+        i += of_page
+    return missing, kept, is_read
 
 
 # The order of use --------------------------------------------------------------------------------------------------
 
 
 @compiled
-def reserve(pool: Any, number: int) -> None:
-    """See to it that `number` blocks can come into the order, at most twice as many as the pool has."""
+def use(pool: Any, key: int, stride: int, number: int) -> None:
+    """Let idle blocks be the most recent, last key first."""
+    left = number
+    while left > 0:
+        last = key + (left - 1) * stride
+        page = pages.page_of(pool.pages, pool.buckets, last)
+        used, of_page = _up_to(last, stride, left)
+        if page != NONE:
+            used &= pool.pages[natural(page)].idle
+            if used != 0:
+                _leave(pool, page, used)
+                _come(pool, page, used)
+        left -= of_page
+
+
+@compiled
+def _come(pool: Any, page: int, blocks: int) -> None:
+    """Let blocks of a page, as bits, be idle and most recent."""
     record = pool.record[0]
-    if record.newest + number > pool.order.shape[0]:
+    if record.newest == record.order_end:
         _squeeze(pool)
+    at = natural(record.newest)
+    of_page = pool.pages[natural(page)]
+    pool.order[at].page = page
+    pool.order[at].blocks = blocks
+    pool.order[at].earlier = of_page.latest
+    of_page.latest = at
+    of_page.idle |= blocks
+    record.newest += 1
+
+
+@compiled
+def _leave(pool: Any, page: int, blocks: int) -> None:
+    """Take idle blocks of a page, as bits, out of the order."""
+    of_page, order = pool.pages[natural(page)], pool.order
+    of_page.idle &= ~blocks
+    later, at = NONE, int(of_page.latest)
+    while blocks != 0:
+        stretch = natural(at)
+        earlier = int(order[stretch].earlier)
+        left = order[stretch].blocks & ~blocks
+        blocks &= ~order[stretch].blocks
+        order[stretch].blocks = left
+        if left != 0:
+            later = at
+        elif later == NONE:
+            of_page.latest = earlier
+        else:
+            order[natural(later)].earlier = earlier
+        at = earlier
 
 
 @compiled
 def _squeeze(pool: Any) -> None:
-    """Close the holes of the order; its blocks keep their sequence, and `used_at` its place among them."""
-    record = pool.record[0]
-    kept, before = 0, 0
+    """Close the gaps that stretches without blocks are in the order; the others keep their sequence."""
+    record, order = pool.record[0], pool.order
+    kept = 0
     for at in range(record.oldest, record.newest):
-        place = pool.order[natural(at)]
-        if place != NONE:
-            pool.order[natural(kept)] = place
-            pool.links[natural(place)] = kept
+        old, new = natural(at), natural(kept)
+        if order[old].blocks != 0:
+            page = natural(order[old].page)
+            # The page's one before it, if there is any, has its new place already, and is its latest so far.
+            earlier = NONE if order[old].earlier == NONE else int(pool.pages[page].latest)
+            order[new].page = page
+            order[new].blocks = order[old].blocks
+            order[new].earlier = earlier
+            pool.pages[page].latest = new
             kept += 1
-            before += 1 if at < record.used_at else 0
     record.oldest = 0
     record.newest = kept
-    record.used_at = before
-
-
-@compiled
-def use(pool: Any, key: int, stride: int, number: int, before: int) -> tuple[int, int]:
-    """Let idle blocks be the most recent, last key first; the caller has reserved room.
-
-    Parameters
-    ----------
-    before : int
-        Only blocks that stand before this in the order are used.
-
-    Returns
-    -------
-    moved, leading : int
-        How many were used, and how many keys are before the first whose block was not.
-    """
-    record = pool.record[0]
-    links, states, order = pool.links, pool.states, pool.order
-    newest = record.newest
-    moved, leading, i = 0, number, number - 1
-    while i >= 0:
-        at, _ = pages.places(pool.pages, pool.buckets, key + i * stride)
-        if at == NONE:
-            i -= ((key + i * stride) & (PAGE - 1)) // stride + 1
-            leading = max(i + 1, 0)
-            continue
-        begin = at & ~(PAGE - 1)
-        while at >= begin and i >= 0:
-            place = natural(at)
-            if states[place] == _RESIDENT and links[place] < before:
-                order[natural(links[place])] = NONE
-                order[natural(newest)] = place
-                links[place] = newest
-                newest += 1
-                moved += 1
-            else:
-                leading = i
-            at -= stride
-            i -= 1
-    record.newest = newest
-    return moved, leading
-
-
-@compiled
-def use_again(pool: Any, begin: int, end: int) -> None:
-    """Let the blocks from `begin` to `end` of the order be the most recent, in the same sequence."""
-    record = pool.record[0]
-    newest = record.newest
-    for at in range(begin, end):
-        place = pool.order[natural(at)]
-        if place != NONE:
-            pool.order[natural(at)] = NONE
-            pool.order[natural(newest)] = place
-            pool.links[natural(place)] = newest
-            newest += 1
-    record.newest = newest
+    record.order_end = min(max(2 * kept, _SHORTEST), order.shape[0])
 
 
 # Blocks come and go ------------------------------------------------------------------------------------------------
@@ -204,78 +295,127 @@ def use_again(pool: Any, begin: int, end: int) -> None:
 def evict(pool: Any, number: int) -> None:
     """Evict the `number` oldest idle blocks; the caller knows that they exist."""
     record = pool.record[0]
-    oldest = record.oldest
-    page, closed = 0, 0
-    for _ in range(number):
-        place = pool.order[natural(oldest)]
-        while place == NONE:
-            oldest += 1
-            place = pool.order[natural(oldest)]
-        oldest += 1
-        advance(HOST_BLOCK_TABLE, pool.states, natural(place), _EVICT)
-        if pool.index.shape[0] > 1:
-            router.log(pool.evicted, pages.key_at(pool.pages, place))
-        if place >> PAGE_BITS != page:
-            _close(pool, page, closed)
-            page, closed = place >> PAGE_BITS, 0
-        closed += 1
-    _close(pool, page, closed)
-    record.oldest = oldest
+    at, left = int(record.oldest), number
+    while left > 0:
+        blocks = pool.order[natural(at)].blocks
+        if blocks == 0:
+            at += 1
+            continue
+        page = natural(pool.order[natural(at)].page)
+        evicted = 0
+        for low in range(PAGE - 1, -1, -1):
+            if left > 0 and (blocks >> low) & 1 != 0:
+                place = natural((page << PAGE_BITS) | low)
+                advance(HOST_BLOCK_TABLE, pool.states, place, _EVICT)
+                if pool.index.shape[0] > 1:
+                    router.log(pool.evicted, pages.key_at(pool.pages, place))
+                evicted |= 1 << low
+                left -= 1
+        _leave(pool, page, evicted)
+        pool.pages[page].there &= ~evicted
+        if pool.pages[page].there == 0:
+            pages.drop(pool.pages, pool.buckets, record, page)
+    record.oldest = at
     record.used -= number
     record.idle -= number
-    record.older -= number
     record.evictions += number
 
 
 @compiled
-def _close(pool: Any, page: int, number: int) -> None:
-    """Take in that `number` blocks of a page are gone; the page goes with the last."""
-    page = natural(page)
-    pool.pages[page].used -= number
-    if number > 0 and pool.pages[page].used == 0:
-        pages.drop(pool.pages, pool.buckets, pool.record[0], page)
+def store(pool: Any, copying: Any, row: int, key: int, stride: int, number: int, sources: Any, keeps: bool) -> None:
+    """Add what the pool lacks of a run of keys to a store, the one at `row`; the caller knows that there is room.
+
+    Its blocks are chained from the last to the first. With `keeps` it has references of its own to what it reads.
+    """
+    chain, stored, i = int(copying.first), 0, 0
+    while i < number:
+        page = pages.page_of(pool.pages, pool.buckets, key + i * stride)
+        missing, of_page = _from(key + i * stride, stride, number - i)
+        if page == NONE:
+            page = pages.new_page(pool.pages, pool.buckets, pool.record[0], key + i * stride)
+            pool.pages[natural(page)].latest = NONE
+        missing &= ~pool.pages[natural(page)].there
+        pool.pages[natural(page)].there |= missing
+        pool.pages[natural(page)].pending |= missing
+        low = (key + i * stride) & (PAGE - 1)
+        for j in range(of_page if missing != 0 else 0):
+            if (missing >> (low + j * stride)) & 1 != 0:
+                place = natural((page << PAGE_BITS) | (low + j * stride))
+                source = natural(sources.table[i + j])
+                advance(HOST_BLOCK_TABLE, pool.states, place, _PREPARE_STORE)
+                pool.links[place] = chain
+                pool.sources[place] = source
+                chain = place
+                sources.readers[source] = row
+                advance(BLOCK_TABLE, sources.states, source, _START_READ)
+                if keeps:
+                    sources.copies[source].refs += 1
+                stored += 1
+        i += of_page
+    copying.first = chain
+    copying.blocks += stored
+    pool.record[0].used += stored
+
+
+@compiled
+def stored(pool: Any, place: int) -> int:
+    """Let the blocks of a store that ended be there, of one page from `place` on; returns where the rest begins.
+
+    They are the most recent ones, the last block first, so that the head of a prompt stays longest.
+    """
+    page, blocks, number = place >> PAGE_BITS, 0, 0
+    following = place
+    while following != NONE and following >> PAGE_BITS == page and following <= place:
+        place = natural(following)
+        following = int(pool.links[place])
+        advance(HOST_BLOCK_TABLE, pool.states, place, _STORE_DONE)
+        if pool.index.shape[0] > 1:
+            router.tell(pool.index, pool.index_buckets, pages.key_at(pool.pages, place), ONE)
+        blocks |= 1 << (place & (PAGE - 1))
+        number += 1
+    pool.pages[natural(page)].pending &= ~blocks
+    _come(pool, page, blocks)
+    pool.record[0].idle += number
+    return following
 
 
 @compiled
 def pin(pool: Any, key: int, stride: int, number: int) -> None:
     """Keep blocks, all of them there, until a load has read them."""
-    links, states = pool.links, pool.states
-    pinned, i = 0, 0
+    i = 0
     while i < number:
-        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
-        while at < end and i < number:
-            place = natural(at)
-            if states[place] == _RESIDENT:
-                pool.order[natural(links[place])] = NONE
-                advance(HOST_BLOCK_TABLE, states, place, _PIN)
-                links[place] = 0
-                pinned += 1
-            links[place] -= 1
-            at += stride
-            i += 1
-    pool.record[0].idle -= pinned
+        page = pages.page_of(pool.pages, pool.buckets, key + i * stride)
+        asked, of_page = _from(key + i * stride, stride, number - i)
+        fresh = asked & pool.pages[natural(page)].idle
+        _leave(pool, page, fresh)
+        low = (key + i * stride) & (PAGE - 1)
+        for j in range(of_page):
+            place = natural((page << PAGE_BITS) | (low + j * stride))
+            if (fresh >> (low + j * stride)) & 1 != 0:
+                advance(HOST_BLOCK_TABLE, pool.states, place, _PIN)
+                pool.links[place] = 0
+            pool.links[place] += 1
+        pool.record[0].idle -= _count(fresh)
+        i += of_page
 
 
 @compiled
 def unpin(pool: Any, key: int, stride: int, number: int) -> None:
     """Let go of pinned blocks, last key first; each is the most recent once it has no pins."""
-    reserve(pool, number)
-    record = pool.record[0]
-    links, states = pool.links, pool.states
-    newest = record.newest
-    i = number - 1
-    while i >= 0:
-        at, _ = pages.places(pool.pages, pool.buckets, key + i * stride)
-        begin = at & ~(PAGE - 1)
-        while at >= begin and i >= 0:
-            place = natural(at)
-            links[place] += 1
-            if links[place] == 0:
-                advance(HOST_BLOCK_TABLE, states, place, _UNPIN)
-                pool.order[natural(newest)] = place
-                links[place] = newest
-                newest += 1
-            at -= stride
-            i -= 1
-    record.idle += newest - record.newest
-    record.newest = newest
+    left = number
+    while left > 0:
+        last = key + (left - 1) * stride
+        page = pages.page_of(pool.pages, pool.buckets, last)
+        _, of_page = _up_to(last, stride, left)
+        freed = 0
+        for j in range(of_page):
+            low = (last & (PAGE - 1)) - j * stride
+            place = natural((page << PAGE_BITS) | low)
+            pool.links[place] -= 1
+            if pool.links[place] == 0:
+                advance(HOST_BLOCK_TABLE, pool.states, place, _UNPIN)
+                freed |= 1 << low
+        if freed != 0:
+            _come(pool, page, freed)
+            pool.record[0].idle += _count(freed)
+        left -= of_page

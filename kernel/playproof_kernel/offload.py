@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_spec.machines import BlockEvent, BlockState, HostBlockEvent, HostBlockState, RequestEvent, TransferEvent
+from playproof_spec.machines import BlockEvent, BlockState, RequestEvent, TransferEvent
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import blocks, host, links, pages, queues, router, tables
+from playproof_kernel import blocks, host, links, prompts, queues, router, tables
 from playproof_kernel.arrays import (
     ASIDE,
     D2H,
@@ -38,20 +38,19 @@ from playproof_kernel.arrays import (
     WAITING,
 )
 from playproof_kernel.jit import ONE, ZERO, compiled, constant, natural
-from playproof_kernel.pages import PAGE, PAGE_BITS
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.timers import sooner
-from playproof_kernel.transitions import BLOCK_TABLE, COPYING_TABLE, HOST_BLOCK_TABLE, REQUEST_TABLE, advance, renew
+from playproof_kernel.transitions import BLOCK_TABLE, COPYING_TABLE, REQUEST_TABLE, advance, renew
 
 _SUBMIT, _START = constant(TransferEvent.SUBMIT), constant(TransferEvent.START)
 _FINISH, _DROP = constant(TransferEvent.FINISH), constant(TransferEvent.DROP)
-_START_READ, _READ_DONE = constant(BlockEvent.START_READ), constant(BlockEvent.READ_DONE)
+_READ_DONE = constant(BlockEvent.READ_DONE)
 _READING, _READING_IDLE = constant(BlockState.READING), constant(BlockState.READING_IDLE)
-_PREPARE_STORE, _STORE_DONE = constant(HostBlockEvent.PREPARE_STORE), constant(HostBlockEvent.STORE_DONE)
-_RESIDENT = constant(HostBlockState.RESIDENT)
 _LOAD = constant(RequestEvent.LOAD)
 
 DEFERRED = constant(-1)
+# Behind every block.
+_END = constant(1 << 31)
 
 
 @compiled
@@ -200,21 +199,11 @@ def _end_store(sim: Any, row: int) -> bool:
     keeps = is_shared(sim, worker)
     pool = host.pool_of(sim, worker)
     readers, states, kept = sim.readers[worker], sim.block_state[worker], sim.kept[worker]
-    host.reserve(pool, int(copying.blocks))
-    newest = pool.record[0].newest
-    last = NONE
-    # The chain goes from the last block to the first, so that the head of a prompt stays longest.
-    following = int(copying.first)
-    while following != NONE:
-        place = natural(following)
-        following = int(pool.links[place])
-        advance(HOST_BLOCK_TABLE, pool.states, place, _STORE_DONE)
-        pool.order[natural(newest)] = place
-        pool.links[place] = newest
-        newest += 1
-        if pool.index.shape[0] > 1:
-            router.tell(pool.index, pool.index_buckets, pages.key_at(pool.pages, place), ONE)
-        source = natural(pool.sources[place])
+    first, last = int(copying.first), NONE
+    # The chain goes from the last block to the first.
+    place = first
+    while place != NONE:
+        source = natural(pool.sources[natural(place)])
         readers[source] = NONE
         # It may have been evicted meanwhile, and be another's.
         if states[source] == _READING or states[source] == _READING_IDLE:
@@ -226,8 +215,9 @@ def _end_store(sim: Any, row: int) -> bool:
             else:
                 kept[natural(last)] = source
             last = source
-    pool.record[0].newest = newest
-    pool.record[0].idle += copying.blocks
+        place = int(pool.links[natural(place)])
+    while first != NONE:
+        first = host.stored(pool, first)
     # The request may be gone, and another in its place.
     if sim.tickets[copying.request].store == row:
         sim.tickets[copying.request].store = NONE
@@ -277,11 +267,9 @@ def _unpin_all(sim: Any, row: int) -> None:
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
     for run in range(static.key_end - 1, static.key_begin - 1, -1):
-        keys = sim.keys[run]
-        begin = max(copying.first, keys.begin)
-        number = min(copying.first + copying.blocks, keys.begin + keys.count) - begin
+        _, number, key = prompts.part_of(sim.keys[run], static, stride, copying.first, copying.first + copying.blocks)
         if number > 0:
-            host.unpin(pool, static.space + keys.first + (begin - keys.begin) * stride, stride, number)
+            host.unpin(pool, key, stride, number)
 
 
 @compiled
@@ -321,12 +309,9 @@ def prepare_stores(sim: Any, worker: int, scheduled: int) -> None:
 @compiled
 def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
     """Prepare a store of what the host lacks of the blocks of `request` from its cursor to `end`."""
-    record = sim.hosts[worker]
-    ticket = sim.tickets[request]
+    record, ticket = sim.hosts[worker], sim.tickets[request]
     pool = host.pool_of(sim, worker)
     begin = int(ticket.cursor)
-    if pool.record[0].recent == request:
-        begin = int(max(begin, min(end, pool.record[0].leading)))  # those before are there, and stay
     missing, kept, is_read = _examine(sim, worker, request, begin, end)
     if missing == 0:
         ticket.cursor = end
@@ -336,30 +321,22 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
         record.retrying = 1
         return
     short = missing - (pool.record[0].capacity - pool.record[0].used)
-    if short > pool.record[0].older - kept:
-        _settle(sim, worker)  # its own blocks before the cohort may have to go
-        begin = int(ticket.cursor)
-        missing, kept, is_read = _examine(sim, worker, request, begin, end)
-    if short > pool.record[0].idle - (kept + begin - ticket.cursor):
+    if short > pool.record[0].idle - kept:
         record.retrying = 1
         record.retries += 1
         return
+    static = sim.static[request]
+    stride = config_of(sim, worker).key_stride
     if short > 0:
-        if kept > 0:
-            # Blocks of the cohort do not go. All blocks of the prompt are used below, in whatever order they stand.
-            host.reserve(pool, int(pool.record[0].idle))
-            _use_idle(sim, worker, request, begin, end, int(pool.record[0].newest))
+        # Its other blocks do not go. All blocks of the prompt are used below, in whatever order they stand.
+        _use(sim, worker, request, begin, end)
         host.evict(pool, short)
     row = _new_copying(sim, worker, request)
-    static, live = sim.static[request], sim.live[request]
-    stride = config_of(sim, worker).key_stride
     for run in range(static.key_begin, static.key_end):
-        keys = sim.keys[run]
-        block = max(begin, keys.begin)
-        number = min(end, keys.begin + keys.count) - block
+        block, number, key = prompts.part_of(sim.keys[run], static, stride, begin, end)
         if number > 0:
-            key = static.space + keys.first + (block - keys.begin) * stride
-            _store_run(sim, worker, row, key, stride, int(live.table_begin + block), number)
+            sources = _sources(sim, worker, request, block, number)
+            host.store(pool, sim.copyings[row], row, key, stride, number, sources, is_shared(sim, worker))
     queues.append(sim.queues[worker, PREPARED], sim.copyings, row)
     record.stores += 1
     ticket.store = row
@@ -368,64 +345,27 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
 
 
 @compiled
-def _store_run(sim: Any, worker: int, row: int, key: int, stride: int, entry: int, number: int) -> None:
-    """Add to a store what the host lacks of a run of keys; the arena has their copies from `entry` on."""
-    pool = host.pool_of(sim, worker)
-    readers, states, copies = sim.readers[worker], sim.block_state[worker], sim.copies[worker]
-    sources = sim.arena[entry : entry + number]
-    keeps = is_shared(sim, worker)
-    copying = sim.copyings[row]
-    chain = int(copying.first)
-    stored, i = 0, 0
-    while i < number:
-        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
-        if at == NONE:
-            at, end = pages.new_places(pool.pages, pool.buckets, pool.record[0], key + i * stride)
-        opened = 0
-        while at < end and i < number:
-            place = natural(at)
-            if pool.states[place] == host.ABSENT:
-                source = natural(sources[i])
-                advance(HOST_BLOCK_TABLE, pool.states, place, _PREPARE_STORE)
-                pool.links[place] = chain
-                pool.sources[place] = source
-                chain = place
-                readers[source] = row
-                advance(BLOCK_TABLE, states, source, _START_READ)
-                if keeps:
-                    copies[source].refs += 1
-                opened += 1
-            at += stride
-            i += 1
-        pool.pages[natural((end - 1) >> PAGE_BITS)].used += opened
-        stored += opened
-    copying.first = chain
-    copying.blocks += stored
-    pool.record[0].used += stored
+def _sources(sim: Any, worker: int, request: int, block: int, number: int) -> host.Sources:
+    """Return the G1 copies of `number` prompt blocks of `request` from `block` on."""
+    entry = sim.live[request].table_begin + block
+    return host.Sources(
+        sim.arena[entry : entry + number], sim.readers[worker], sim.block_state[worker], sim.copies[worker]
+    )
 
 
 @compiled
 def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple[int, int, bool]:
-    """Look at the blocks of `request` from `begin` to `end`.
-
-    Returns
-    -------
-    missing, kept : int
-        How many the host lacks, and how many of the others are idle.
-    is_read : bool
-        Whether an earlier store still reads the G1 copy of a missing one.
-    """
-    static, live = sim.static[request], sim.live[request]
+    """Look at the blocks of `request` from `begin` to `end`; returns as `host.examine` does."""
+    static = sim.static[request]
     stride = config_of(sim, worker).key_stride
+    pool = host.pool_of(sim, worker)
+    some_read = sim.hosts[worker].copyings > 0
     missing, kept, is_read = 0, 0, False
     for run in range(static.key_begin, static.key_end):
-        keys = sim.keys[run]
-        block = max(begin, keys.begin)
-        number = min(end, keys.begin + keys.count) - block
+        block, number, key = prompts.part_of(sim.keys[run], static, stride, begin, end)
         if number > 0:
-            key = static.space + keys.first + (block - keys.begin) * stride
-            entry = int(live.table_begin + block)
-            more_missing, more_kept, more_read = _examine_run(sim, worker, key, stride, entry, number)
+            sources = _sources(sim, worker, request, block, number)
+            more_missing, more_kept, more_read = host.examine(pool, key, stride, number, sources, some_read)
             missing += more_missing
             kept += more_kept
             is_read = is_read or more_read
@@ -433,122 +373,21 @@ def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple
 
 
 @compiled
-def _examine_run(sim: Any, worker: int, key: int, stride: int, entry: int, number: int) -> tuple[int, int, bool]:
-    """Do the same for a run of keys; the arena has their copies from `entry` on."""
-    pool = host.pool_of(sim, worker)
-    readers = sim.readers[worker]
-    sources = sim.arena[entry : entry + number]
-    some_read = sim.hosts[worker].copyings > 0
-    missing, kept, is_read, i = 0, 0, False, 0
-    while i < number:
-        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
-        has_page = at != NONE
-        if not has_page:
-            at, end = (key + i * stride) & (PAGE - 1), PAGE
-            if not some_read:
-                absent = min((end - 1 - at) // stride + 1, number - i)
-                missing += absent
-                i += absent
-                continue
-        while at < end and i < number:
-            state = pool.states[natural(at)] if has_page else host.ABSENT
-            if state == host.ABSENT:
-                missing += 1
-                is_read = is_read or (some_read and readers[natural(sources[i])] != NONE)
-            elif state == _RESIDENT:
-                kept += 1
-            at += stride
-            i += 1
-    return missing, kept, is_read
-
-
-# The order of use --------------------------------------------------------------------------------------------------
-
-
-@compiled
 def _use_all(sim: Any, worker: int, request: int) -> None:
-    """Use every prompt block of `request` that is idle in the host, last first.
-
-    A prompt that is computed in chunks is used with each of them. All but the last of these uses show only in the order
-    of the request's own blocks, as long as nobody else's blocks are used and none of its own are evicted; so they are
-    put off until that could matter (`_settle`).
-    """
-    pool = host.pool_of(sim, worker)
-    record = pool.record[0]
-    if record.recent == request:
-        if record.newest > record.used_at:
-            record.unsettled = 1
-    else:
-        _settle(sim, worker)
-        host.reserve(pool, int(record.idle))
-        moved, leading = _use_idle(sim, worker, request, ZERO, _prompt_end(sim, request), int(record.newest))
-        record.recent = request
-        record.older = record.idle - moved
-        record.leading = leading
-    record.used_at = record.newest
+    """Use every prompt block of `request` that is idle in the host, last first."""
+    _use(sim, worker, request, ZERO, _END)
 
 
 @compiled
-def _settle(sim: Any, worker: int) -> None:
-    """Enter in the order of use what was put off: the latest use by `recent`, before what has come into it since."""
-    pool = host.pool_of(sim, worker)
-    record = pool.record[0]
-    if record.unsettled != 0:
-        host.reserve(pool, int(2 * record.idle))
-        used_at, end = int(record.used_at), int(record.newest)
-        recent = int(record.recent)
-        _use_idle(sim, worker, recent, ZERO, _prompt_end(sim, recent), used_at)
-        host.use_again(pool, used_at, end)
-    record.unsettled = 0
-    record.recent = NONE
-
-
-@compiled
-def _prompt_end(sim: Any, request: int) -> int:
-    """Return how many full blocks the prompt of `request` has."""
-    static = sim.static[request]
-    if static.key_end == static.key_begin:
-        return 0
-    last = sim.keys[static.key_end - 1]
-    return int(last.begin + last.count)
-
-
-@compiled
-def _use_idle(sim: Any, worker: int, request: int, begin: int, end: int, before: int) -> tuple[int, int]:
-    """Use the idle ones of the prompt blocks `begin` to `end` of `request`, last first.
-
-    Only those that stand before `before` in the order of use; the caller has reserved room.
-
-    Returns
-    -------
-    number : int
-        How many were used.
-    leading : int
-        The first block that was not.
-    """
+def _use(sim: Any, worker: int, request: int, begin: int, end: int) -> None:
+    """Use the idle ones of the prompt blocks `begin` to `end` of `request`, last first."""
     static = sim.static[request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
-    number, leading = 0, int(end)
     for run in range(static.key_end - 1, static.key_begin - 1, -1):
-        keys = sim.keys[run]
-        block = max(begin, keys.begin)
-        wanted = min(end, keys.begin + keys.count) - block
-        if wanted > 0:
-            key = static.space + keys.first + (block - keys.begin) * stride
-            moved, of_run = host.use(pool, key, stride, wanted, before)
-            number += moved
-            if of_run < wanted:
-                leading = int(block + of_run)
-    return number, leading
-
-
-@compiled
-def forget(sim: Any, request: int) -> None:
-    """Have done with a request whose slot is taken by another one."""
-    for worker in range(sim.hosts.shape[0]):
-        if sim.hosts[worker].recent == request:
-            _settle(sim, worker)
+        _, number, key = prompts.part_of(sim.keys[run], static, stride, begin, end)
+        if number > 0:
+            host.use(pool, key, stride, number)
 
 
 # Fences ------------------------------------------------------------------------------------------------------------
@@ -736,11 +575,8 @@ def look_up(sim: Any, worker: int, request: int, cached: int) -> int:
     pool = host.pool_of(sim, worker)
     present, on_its_way, loads = 0, False, False
     for run in range(static.key_begin, static.key_end):
-        keys = sim.keys[run]
-        block = max(cached, keys.begin)
-        wanted = keys.begin + keys.count - block
+        _, wanted, key = prompts.part_of(sim.keys[run], static, stride, cached, _END)
         if wanted > 0:
-            key = static.space + keys.first + (block - keys.begin) * stride
             number, pending, pinned = host.find(pool, key, stride, wanted)
             present += number
             on_its_way = on_its_way or pending
@@ -755,27 +591,19 @@ def look_up(sim: Any, worker: int, request: int, cached: int) -> int:
 
 
 @compiled
-def _key_of(sim: Any, worker: int, request: int, block: int) -> int:
-    """Return the key of a full block of the prompt of `request`."""
-    static = sim.static[request]
-    run = int(static.key_begin)
-    while block >= sim.keys[run].begin + sim.keys[run].count:
-        run += 1
-    keys = sim.keys[run]
-    return int(static.space + keys.first + (block - keys.begin) * config_of(sim, worker).key_stride)
-
-
-@compiled
 def _loads_any(sim: Any, worker: int, request: int, begin: int, end: int) -> bool:
     """Whether `worker` loads one of the prompt blocks `begin` to `end` of `request` for somebody."""
+    stride = config_of(sim, worker).key_stride
     row = int(sim.queues[sim.hosts[worker].pool, LOADS].head)
     while row != NONE:
         copying = sim.copyings[row]
         first, last = int(max(begin, copying.first)), int(min(end, copying.first + copying.blocks))
         if copying.worker == worker and first < last:
             # Blocks are equal only where all before them are, so the first tells of all.
-            other = int(copying.request)
-            if _key_of(sim, worker, request, first) == _key_of(sim, worker, other, first):
+            static, other = sim.static[request], sim.static[copying.request]
+            if prompts.key_at(sim.keys, static, static.space, stride, first) == prompts.key_at(
+                sim.keys, other, other.space, stride, first
+            ):
                 return True
         row = int(copying.next)
     return False
@@ -799,15 +627,14 @@ def _promised(sim: Any, worker: int) -> int:
 
 
 @compiled
-def start_load(sim: Any, worker: int, request: int, hits: int, active: int, number: int) -> bool:
+def start_load(sim: Any, worker: int, request: int, hits: int, number: int) -> bool:
     """Reserve G1 blocks for the candidate and queue a load of the `number` blocks behind its `hits` resident ones.
 
-    The copies of those stand in ``sim.found``; `active` of them are referenced. False, and nothing is done, when there
-    is no room for it beside what is promised to others.
+    The copies of those stand in ``sim.found``. False, and nothing is done, when there is no room for it beside what is
+    promised to others.
     """
     size = config_of(sim, worker).block_size
-    needed = (known(sim, request) + size - 1) // size - active
-    if needed > blocks.available(sim, worker) - _promised(sim, worker):
+    if not tables.fits(sim, worker, (known(sim, request) + size - 1) // size, hits, _promised(sim, worker)):
         return False
     live, ticket, record = sim.live[request], sim.tickets[request], sim.hosts[worker]
     tables.open_with_prefix(sim, worker, request, hits)
@@ -817,9 +644,6 @@ def start_load(sim: Any, worker: int, request: int, hits: int, active: int, numb
     row = _new_copying(sim, worker, request)
     sim.copyings[row].first = hits
     sim.copyings[row].blocks = number
-    # It has just been looked up, so it is `recent`, and what is pinned is its own.
-    pool = host.pool_of(sim, worker)
-    pool.record[0].leading = min(pool.record[0].leading, hits)
     _pin_all(sim, row)
     ticket.load = row
     may_start = int(sim.run[0].now)
@@ -842,11 +666,9 @@ def _pin_all(sim: Any, row: int) -> None:
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
     for run in range(static.key_begin, static.key_end):
-        keys = sim.keys[run]
-        block = max(copying.first, keys.begin)
-        number = min(copying.first + copying.blocks, keys.begin + keys.count) - block
+        _, number, key = prompts.part_of(sim.keys[run], static, stride, copying.first, copying.first + copying.blocks)
         if number > 0:
-            host.pin(pool, static.space + keys.first + (block - keys.begin) * stride, stride, number)
+            host.pin(pool, key, stride, number)
 
 
 @compiled

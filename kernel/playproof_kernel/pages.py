@@ -31,20 +31,30 @@ def key_at(pages: Any, place: int) -> int:
 
 
 @compiled
-def places(pages: Any, buckets: Any, key: int) -> tuple[int, int]:
-    """Return the place of `key` and the end of its page, or NONE twice when there is no such page."""
+def page_of(pages: Any, buckets: Any, key: int) -> int:
+    """Return the page of `key`, or NONE when it has none."""
     number = key >> PAGE_BITS
     page = int(buckets[_bucket_of(buckets, number)])
-    while page != NONE:
-        if pages[natural(page)].number == number:
-            return (page << PAGE_BITS) | (key & (PAGE - 1)), (page + 1) << PAGE_BITS
+    while page != NONE and pages[natural(page)].number != number:
         page = int(pages[natural(page)].next)
-    return NONE, NONE
+    return page
 
 
 @compiled
-def new_places(pages: Any, buckets: Any, record: Any, key: int) -> tuple[int, int]:
-    """Take a page for `key`, which has none; returns as `places` does.
+def places(pages: Any, buckets: Any, key: int) -> tuple[int, int]:
+    """Return the place of `key` and the end of its page, or NONE twice when there is no such page."""
+    page = page_of(pages, buckets, key)
+    return (NONE, NONE) if page == NONE else _span(page, key)
+
+
+@compiled
+def _span(page: int, key: int) -> tuple[int, int]:
+    return (page << PAGE_BITS) | (key & (PAGE - 1)), (page + 1) << PAGE_BITS
+
+
+@compiled
+def new_page(pages: Any, buckets: Any, record: Any, key: int) -> int:
+    """Take a page for `key`, which has none.
 
     `record` counts the pages ever taken (`pages`) and heads the list of spare ones (`spare_page`).
     """
@@ -59,7 +69,13 @@ def new_places(pages: Any, buckets: Any, record: Any, key: int) -> tuple[int, in
     pages[natural(page)].number = number
     pages[natural(page)].next = buckets[bucket]
     buckets[bucket] = page
-    return (page << PAGE_BITS) | (key & (PAGE - 1)), (page + 1) << PAGE_BITS
+    return int(page)
+
+
+@compiled
+def new_places(pages: Any, buckets: Any, record: Any, key: int) -> tuple[int, int]:
+    """Take a page for `key`, which has none; returns as `places` does."""
+    return _span(new_page(pages, buckets, record, key), key)
 
 
 @compiled

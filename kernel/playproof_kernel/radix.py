@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from playproof_kernel import buckets
+from playproof_kernel import buckets, prompts
 from playproof_kernel.arrays import NONE
 from playproof_kernel.blocks import generated_key
 from playproof_kernel.jit import compiled, compiled_entry
@@ -126,15 +126,7 @@ def _page_key(tree: Any, source: int, space: int, serial: int, page: int) -> int
     static = tree.static[source]
     if page >= static.input // tree.config[0].block_size:
         return generated_key(serial, page)
-    low, high = static.key_begin, static.key_end
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tree.keys[middle].begin <= page:
-            low = middle
-        else:
-            high = middle
-    run = tree.keys[low]
-    return int(space + run.first + (page - run.begin) * tree.config[0].key_stride)
+    return prompts.key_at(tree.keys, static, space, tree.config[0].key_stride, page)
 
 
 # The heap of unlocked leaves --------------------------------------------------------------------------------------

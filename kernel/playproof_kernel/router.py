@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_kernel import blocks, buckets, radix
+from playproof_kernel import blocks, buckets, prompts, radix
 from playproof_kernel.arrays import NONE
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.deployment import Backend, Role
@@ -166,15 +166,7 @@ def _is_published(sim: Any, row: int, key: int) -> bool:
 def _key_of(sim: Any, request: int, block: int) -> int:
     """Return the key of a full block of the prompt of `request`."""
     static = sim.static[request]
-    low, high = static.key_begin, static.key_end
-    while high - low > 1:
-        middle = (low + high) // 2
-        if sim.keys[middle].begin <= block:
-            low = middle
-        else:
-            high = middle
-    run = sim.keys[low]
-    return int(static.space + run.first + (block - run.begin) * sim.config[0].key_stride)
+    return prompts.key_at(sim.keys, static, static.space, sim.config[0].key_stride, block)
 
 
 @compiled

@@ -23,6 +23,8 @@ from playproof_kernel.arrays import (
     HANDOFF,
     HEAP,
     HOST,
+    HOST_PAGE,
+    HOST_STRETCH,
     INDEX_PAGE,
     INDEXED,
     LANE,
@@ -352,7 +354,7 @@ def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
     workers = len(specs) if any(spec is not None for spec in specs) else 0
     capacity = max((spec.blocks for spec in specs if spec is not None), default=0)
     hosts = records(workers, HOST)
-    for name in ("pool", "spare_page", "copyings_spare", "due", "recent"):
+    for name in ("pool", "spare_page", "copyings_spare", "due"):
         hosts[name] = NONE
     sharers = [worker for worker, spec in enumerate(specs) if spec is not None and spec.shared]
     for worker, spec in enumerate(specs[:workers]):
@@ -364,8 +366,8 @@ def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
         "host_state": np.zeros((pools, capacity * PAGE), np.int8),
         "host_links": np.zeros((pools, capacity * PAGE), np.int32),
         "host_sources": np.zeros((pools, capacity * PAGE), np.int32),
-        "host_order": np.zeros((pools, capacity * ORDER_PER_BLOCK), np.int32),
-        "host_pages": records((pools, capacity), INDEX_PAGE),
+        "host_order": records((pools, capacity * ORDER_PER_BLOCK), HOST_STRETCH),
+        "host_pages": records((pools, capacity), HOST_PAGE),
         "host_buckets": np.full((pools, 1 << capacity.bit_length()), NONE, np.int32),
         "readers": np.full((workers, copies), NONE, np.int32),
         "kept": np.full((workers, copies), NONE, np.int32),

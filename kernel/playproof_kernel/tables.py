@@ -194,15 +194,25 @@ def release_all(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def cached_prefix(sim: Any, worker: int, request: int, most: int) -> tuple[int, int]:
+def cached_prefix(sim: Any, worker: int, request: int, most: int) -> int:
     """Find the resident leading full blocks of `request`, at most `most`.
 
     Returns
     -------
-    hits, active : int
-        How many blocks were found (their copies are left in ``sim.found``), and how many of them are referenced now.
+    int
+        How many blocks were found; their copies are left in ``sim.found``.
     """
     return _prefix(sim, worker, request, most, ZERO)
+
+
+@compiled
+def fits(sim: Any, worker: int, total: int, hits: int, promised: int) -> bool:
+    """Whether `total` blocks can be had, beside `promised` other ones, when the first `hits` are those found last.
+
+    Of these, the ones that nobody uses are taken out of what is available.
+    """
+    short = total - (blocks.available(sim, worker) - promised)
+    return bool(short <= 0 or (short <= hits and short <= blocks.in_use(blocks.pool_of(sim, worker), sim.found, hits)))
 
 
 @compiled
@@ -213,41 +223,36 @@ def take_prefix(sim: Any, worker: int, request: int, most: int) -> int:
     """
     live = sim.live[request]
     _open(sim, request)
-    hits, _ = _prefix(sim, worker, request, most, ONE)
+    hits = _prefix(sim, worker, request, most, ONE)
     live.table_len = hits
     live.filled = hits
     return hits
 
 
 @compiled
-def _prefix(sim: Any, worker: int, request: int, most: int, taken: int) -> tuple[int, int]:
+def _prefix(sim: Any, worker: int, request: int, most: int, taken: int) -> int:
     config = config_of(sim, worker)
     static = sim.static[request]
-    hits, active, number = 0, 0, 0
+    hits, number = 0, 0
     for run in range(static.key_begin, static.key_end):
         keys = sim.keys[run]
         wanted = min(keys.count, most - number)
         first = static.space + keys.first
-        more, in_use = _look_up(sim, worker, request, hits, first, config.key_stride, wanted, taken)
+        more = _look_up(sim, worker, request, hits, first, config.key_stride, wanted, taken)
         hits += more
-        active += in_use
         number += keys.count
         if more < wanted or number >= most:
-            return hits, active
+            return hits
     # Blocks that the request itself filled with its output before it was preempted.
     if number < most:
         first = blocks.generated_key(static.serial, number)
-        more, in_use = _look_up(sim, worker, request, hits, first, ONE, most - number, taken)
-        hits += more
-        active += in_use
-    return hits, active
+        hits += _look_up(sim, worker, request, hits, first, ONE, most - number, taken)
+    return hits
 
 
 @compiled
-def _look_up(
-    sim: Any, worker: int, request: int, begin: int, key: int, stride: int, number: int, taken: int
-) -> tuple[int, int]:
+def _look_up(sim: Any, worker: int, request: int, begin: int, key: int, stride: int, number: int, taken: int) -> int:
     pool = blocks.pool_of(sim, worker)
     if taken != 0:
-        return blocks.take(pool, sim.arena, sim.live[request].table_begin + begin, key, stride, number), 0
+        return blocks.take(pool, sim.arena, sim.live[request].table_begin + begin, key, stride, number)
     return blocks.find(pool, sim.found, begin, key, stride, number)

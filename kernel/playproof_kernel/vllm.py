@@ -175,17 +175,15 @@ def _most_reusable(sim: Any, worker: int, request: int, tokens: int) -> int:
 
 
 @compiled
-def _reusable(sim: Any, worker: int, request: int, tokens: int) -> tuple[int, int]:
-    """Return how many leading blocks of `request`, which knows `tokens` tokens, it may reuse, and how many are in use.
+def _reusable(sim: Any, worker: int, request: int, tokens: int) -> int:
+    """Return how many leading blocks of `request`, which knows `tokens` tokens, it may reuse.
 
     The copies are left in ``sim.found``.
     """
-    hits, active = tables.cached_prefix(sim, worker, request, _most_reusable(sim, worker, request, tokens))
+    hits = tables.cached_prefix(sim, worker, request, _most_reusable(sim, worker, request, tokens))
     if config_of(sim, worker).speculative != 0 and sim.static[request].limit > 0 and hits > 0:
         hits -= 1
-        if sim.copies[worker, sim.found[hits]].refs > 0:
-            active -= 1
-    return hits, active
+    return hits
 
 
 @compiled
@@ -236,12 +234,12 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
             hits = tables.take_prefix(sim, worker, request, _most_reusable(sim, worker, request, tokens))
             budget -= _admit_head(sim, worker, request, tokens, hits, budget, part)
             continue
-        hits, active = _reusable(sim, worker, request, tokens)
+        hits = _reusable(sim, worker, request, tokens)
         room = tokens
         if config.speculative != 0 and record.running == 0 and static.limit > 0 and _takes_no_time(config):
             # Where others hold blocks it would be pushed out again at this instant, without room for its next token.
             room = min(tokens + 1, config.blocks * size)
-        if (room + size - 1) // size - active > blocks.available(sim, worker):
+        if not tables.fits(sim, worker, (room + size - 1) // size, hits, ZERO):
             # When nothing runs, what the head waits for is held by materialized requests behind it.
             request = _first_materialized(sim, worker) if record.running == 0 else NONE
             if request == NONE:
@@ -282,7 +280,7 @@ def _admit_beside_host(sim: Any, worker: int, budget: int, part: Any) -> None:
         most = tokens // size if static.limit == 0 else (tokens - 1) // size
         from_host = 0
         if ticket.restored == NONE:
-            hits, active = tables.cached_prefix(sim, worker, request, tokens // size)
+            hits = tables.cached_prefix(sim, worker, request, tokens // size)
             present = offload.look_up(sim, worker, request, hits)
             if present == offload.DEFERRED:
                 offload.defer(sim, worker, request)
@@ -291,16 +289,13 @@ def _admit_beside_host(sim: Any, worker: int, budget: int, part: Any) -> None:
                 _refuse_beside_host(sim, worker, request)
                 continue
             if present > 0:
-                if not offload.start_load(sim, worker, request, hits, active, present):
+                if not offload.start_load(sim, worker, request, hits, present):
                     rescued = _rescued(sim, worker)
                     if rescued == NONE:
                         return
                 continue
-            if hits > most:
-                hits -= 1
-                if sim.copies[worker, sim.found[hits]].refs > 0:
-                    active -= 1
-            if (tokens + size - 1) // size - active > blocks.available(sim, worker):
+            hits = min(hits, most)
+            if not tables.fits(sim, worker, (tokens + size - 1) // size, hits, ZERO):
                 rescued = _rescued(sim, worker)
                 if rescued == NONE:
                     return
@@ -638,8 +633,8 @@ def reserve(sim: Any, worker: int, request: int) -> int:
     if total <= blocks.available(sim, worker):
         hits = tables.take_prefix(sim, worker, request, most)
     else:
-        hits, active = tables.cached_prefix(sim, worker, request, most)
-        if total - active > blocks.available(sim, worker):
+        hits = tables.cached_prefix(sim, worker, request, most)
+        if not tables.fits(sim, worker, total, hits, ZERO):
             return NONE
         tables.open_with_prefix(sim, worker, request, hits)
     tables.extend(sim, worker, request, prompt)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,9 +19,8 @@ from hypothesis.stateful import initialize, invariant
 from loading import loading_case
 from naive_disagg import DestinationRole, NaiveDisagg
 from naive_g2 import Copying, NaiveHost, NaiveHostWorker, SharedLinks
-from playproof_kernel import HostSpec, offload
+from playproof_kernel import HostSpec
 from playproof_kernel.arrays import ASIDE, NONE, PENDING, WAITING
-from playproof_kernel.jit import compiled_entry
 from playproof_kernel.pages import PAGE
 from playproof_spec.machines import HostBlockState, RequestState, TransferState
 from pressure import check_pools
@@ -30,13 +28,14 @@ from replay_machine import ReplayBesideNaive
 
 UNDER_WAY = (TransferState.PREPARED, TransferState.SUBMITTED, TransferState.MOVING)
 VISIBLE = (HostBlockState.RESIDENT, HostBlockState.PINNED)
+# The states of the blocks that a page has as bits, by field.
+BITS = {
+    "there": (HostBlockState.PENDING_STORE, *VISIBLE),
+    "pending": (HostBlockState.PENDING_STORE,),
+    "idle": (HostBlockState.RESIDENT,),
+}
 # By how much a sum of floats may miss the bytes that an exact link has left.
 BYTES_OFF_MOST = 1e-3
-
-
-@compiled_entry
-def settle(sim: Any, worker: int) -> None:
-    offload._settle(sim, worker)
 
 
 class HostBesideNaive(ReplayBesideNaive):
@@ -89,7 +88,7 @@ class HostBesideNaive(ReplayBesideNaive):
         """State and pins of the blocks of a pool that are pending or there, by key."""
         links, states = self.sim.host_links[row], self.sim.host_state[row]
         places = (states != HostBlockState.ABSENT).nonzero()[0]
-        pins = np.where(states == HostBlockState.PINNED, -links, 0)
+        pins = np.where(states == HostBlockState.PINNED, links, 0)
         return {self.key_at(row, place): (int(states[place]), int(pins[place])) for place in places}
 
     def key_at(self, row: int, place: int) -> int:
@@ -122,12 +121,34 @@ class HostBesideNaive(ReplayBesideNaive):
             assert [self.contents[key] for key in self.oldest_first(row)] == pool.oldest_first
 
     def oldest_first(self, row: int) -> list[int]:
-        """Idle blocks of a pool in their order of use, with what the kernel puts off entered in a copy of it."""
-        changed = ("hosts", "host_links", "host_order")
-        sim = self.sim._replace(**{name: getattr(self.sim, name).copy() for name in changed})
-        settle(sim, next(number for number, _ in self.hosted() if self.sim.hosts[number].pool == row))
-        order = sim.host_order[row, int(sim.hosts[row].oldest) : int(sim.hosts[row].newest)]
-        return [self.key_at(row, place) for place in order.tolist() if place != NONE]
+        """Idle blocks of a pool in their order of use."""
+        order = self.sim.host_order[row, int(self.sim.hosts[row].oldest) : int(self.sim.hosts[row].newest)]
+        return [
+            self.key_at(row, int(stretch.page) * PAGE + low)
+            for stretch in order
+            for low in range(PAGE - 1, -1, -1)
+            if int(stretch.blocks) >> low & 1
+        ]
+
+    @invariant()
+    def pages_know_the_states_of_their_blocks(self) -> None:
+        """The bits of each page are the states of its places, and its chain of stretches has its idle ones."""
+        for row in self.pools():
+            order = self.sim.host_order[row]
+            states = self.sim.host_state[row].reshape(-1, PAGE)
+            for number in range(int(self.sim.hosts[row].pages)):
+                page, idle = self.sim.host_pages[row][number], 0
+                for name, of in BITS.items():
+                    assert page[name] == sum(1 << low for low in range(PAGE) if states[number, low] in of), name
+                at = int(page.latest) if page.there else NONE
+                while at != NONE:
+                    assert order[at].page == number
+                    assert int(order[at].blocks) & ~int(page.idle) == 0 != int(order[at].blocks)
+                    assert idle & int(order[at].blocks) == 0
+                    idle |= int(order[at].blocks)
+                    assert order[at].earlier < at
+                    at = int(order[at].earlier)
+                assert idle == page.idle
 
     @invariant()
     def capacity_is_kept_and_counted_once(self) -> None:
