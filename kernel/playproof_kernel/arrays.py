@@ -161,12 +161,11 @@ WORKER = np.dtype(
         ("capacity_epoch", np.int64),  # rises whenever memory or a seat may have become free
         ("free", np.int64),  # blocks that nobody holds and that cache nothing
         ("idle", np.int64),  # cached blocks without a reference
-        ("next_copy", np.int64),  # where the search for a free block begins, or NONE: they stand on a stack; vLLM
+        ("next_copy", np.int64),  # where the search for a free block begins; vLLM
         ("oldest", np.int64),  # where the order of idle blocks begins and ends; vLLM
         ("newest", np.int64),
         ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back; vLLM
         ("spare_page", np.int64),
-        ("top_copy", np.int64),  # top of the stack of free blocks, where that is how they are taken; vLLM
         # SGLang
         ("ratio", np.float64),  # share of the running requests' remaining output that admission keeps free
         ("prefill", np.int64),  # whether the current pass is a prefill pass
@@ -338,6 +337,9 @@ HOST_PAGE = np.dtype(
     ],
     align=True,
 )
+
+# What the store of a block reads in G1: a copy, and the slot that it had then.
+HOST_SOURCE = np.dtype([("block", np.int32), ("slot", np.int32)], align=True)
 
 # Idle blocks of one page that were used in one go; see `host`.
 HOST_STRETCH = np.dtype(
@@ -545,6 +547,8 @@ class Sim(NamedTuple):
         Linked by `tickets`: what waits for the end of each worker's pass; last, what is to be done now.
     copies : shape (W, numbers); block_state : Int8, shape (W, numbers)
     links : Int32, shape (W, numbers)
+    slots : Int32, shape (W, numbers); free_slots : Int32, shape (W, blocks)
+        Rows without length where no worker has host memory of its own.
     order : records of `STRETCH`, shape (W, power of two); buckets : Int32, shape (W, power of two)
     index_pages : records of `INDEX_PAGE`, shape (W, blocks); index_places : Int32, shape (W, blocks * PAGE)
         See `blocks`.
@@ -565,13 +569,15 @@ class Sim(NamedTuple):
         In the order of their times.
     hosts : records of `HOST`, shape (W,)
         Empty without host memory, as are all of these.
-    host_state : Int8, shape (pools, host blocks * PAGE); host_links, host_sources : Int32, the same shape
+    host_state : Int8, shape (pools, host blocks * PAGE); host_links : Int32, the same shape
+    host_sources : records of `HOST_SOURCE`, the same shape
         By `pool`, as are the next three: with a pool that all share there is one row, else one a worker.
     host_order : records of `HOST_STRETCH`, shape (pools, host blocks * ORDER_PER_BLOCK)
     host_pages : records of `HOST_PAGE`, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
         See `host`.
-    readers, kept : Int32, shape (W, blocks)
-        The row of `copyings` that reads a G1 copy, or NONE.
+    readers, kept : Int32, shape (W, numbers)
+        The row of `copyings` that reads a G1 block, by slot, or NONE; what comes after a copy among those that a store
+        to a shared pool keeps.
     copyings : records of `COPYING`, shape (W · host blocks,); copying_state : Int8, the same shape
         Rows worker by worker.
     index : records of `INDEXED`, shape (W, capacity + 1), or (3W, capacity + 1) with host memory
@@ -608,6 +614,8 @@ class Sim(NamedTuple):
     copies: Any
     block_state: Any
     links: Any
+    slots: Any
+    free_slots: Any
     order: Any
     buckets: Any
     index_pages: Any

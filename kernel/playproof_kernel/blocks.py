@@ -18,9 +18,10 @@ copies at least, so that this costs a fixed share of a step for each copy.
 
 **Numbers.** Free copies are taken by number, going round. There are more numbers than copies, so that a round meets
 stretches of free ones, and the copies of a prompt stand side by side in memory. Copies that were handed out again as
-they came free would be strewn all over it after some thousand requests, and each step would wait for memory. With host
-memory it shows which copy is given to whom, since stores read copies: there numbers are places in device memory, as
-many as there are blocks, and free ones stand on a stack, chained by `links`.
+they came free would be strewn all over it after some thousand requests, and each step would wait for memory.
+
+**Slots.** Where a store to host memory may still read a block that was evicted, it shows which place in device memory
+a copy is given. There each copy in use has a slot besides its number, and the slots of free ones stand on a stack.
 
 The functions take a `Pool`, the views of one worker's arrays, and as many blocks as one step of a request touches: a
 call for each block would cost more than the work it does.
@@ -34,7 +35,7 @@ from playproof_spec.machines import BlockEvent, BlockState
 
 from playproof_kernel import pages
 from playproof_kernel.arrays import NONE
-from playproof_kernel.jit import ZERO, compiled, constant, natural
+from playproof_kernel.jit import compiled, constant, natural
 from playproof_kernel.pages import PAGE_BITS
 from playproof_kernel.transitions import BLOCK_TABLE, advance
 
@@ -65,8 +66,10 @@ class Pool(NamedTuple):
     copies : records of `COPY`, shape (numbers,); states : Int8, shape (numbers,)
         There are more numbers than blocks; those of free blocks and those in excess are alike.
     links : Int32, shape (numbers,)
-        Of a copy whose key has several, the one that was cached after it, or NONE; of a free copy of a worker with host
-        memory, the one below it on the stack.
+        Of a copy whose key has several, the one that was cached after it, or NONE.
+    slots : Int32, shape (numbers,); free_slots : Int32, shape (blocks,)
+        The slot of each copy in use, and the slots of the `free` others, the one to be taken next as the last of them.
+        Both are empty where it does not show.
     order : records of `STRETCH`, shape (power of two,)
     buckets : Int32, shape (power of two,); pages : records of `INDEX_PAGE`, shape (blocks,)
     places : Int32, shape (blocks * PAGE,)
@@ -74,12 +77,14 @@ class Pool(NamedTuple):
         0 without any.
     worker : records, shape (1,)
         The worker's own record: its counters of free and idle copies and of evictions, where its order of idle copies
-        begins and ends, which pages are spare, and which free copy is on top of the stack.
+        begins and ends, and which pages are spare.
     """
 
     copies: Any
     states: Any
     links: Any
+    slots: Any
+    free_slots: Any
     order: Any
     buckets: Any
     pages: Any
@@ -94,6 +99,8 @@ def pool_of(sim: Any, worker: int) -> Pool:
         sim.copies[worker],
         sim.block_state[worker],
         sim.links[worker],
+        sim.slots[worker],
+        sim.free_slots[worker],
         sim.order[worker],
         sim.buckets[worker],
         sim.index_pages[worker],
@@ -153,13 +160,6 @@ def allocate(pool: Any, table: Any, begin: int, number: int, event: int) -> None
     """
     record = pool.worker[0]
     entries = table[begin : begin + number]
-    if record.next_copy == NONE:
-        # Copies evicted for it come first, the last one evicted before the others, then those that were free.
-        evicted = max(number - record.free, 0)
-        _take_from_stack(pool, entries, evicted, number, event)
-        evict(pool, evicted)
-        _take_from_stack(pool, entries, ZERO, evicted, event)
-        return
     if number > record.free:
         evict(pool, number - record.free)
     copies, states = pool.copies, pool.states
@@ -171,29 +171,16 @@ def allocate(pool: Any, table: Any, begin: int, number: int, event: int) -> None
         copies[copy].refs = 1
         entries[i] = copy
     record.next_copy = copy
+    if pool.slots.shape[0] > 0:
+        for i in range(number):
+            pool.slots[natural(entries[i])] = pool.free_slots[natural(record.free - 1 - i)]
     record.free -= number
 
 
 @compiled
-def _take_from_stack(pool: Any, entries: Any, begin: int, end: int, event: int) -> None:
-    """Write the copies on top of the stack of free ones to ``entries[begin:end]``."""
-    record = pool.worker[0]
-    for i in range(begin, end):
-        copy = natural(record.top_copy)
-        record.top_copy = pool.links[copy]
-        advance(BLOCK_TABLE, pool.states, copy, event)
-        pool.copies[copy].refs = 1
-        entries[i] = copy
-    record.free -= end - begin
-
-
-@compiled
-def _put_on_stack(pool: Any, copy: int) -> None:
-    """Put `copy`, which is free now, on the stack where there is one."""
-    record = pool.worker[0]
-    if record.next_copy == NONE:
-        pool.links[copy] = record.top_copy
-        record.top_copy = copy
+def slot_of(slots: Any, copy: int) -> int:
+    """Return the slot of a copy in use; `slots` are those of its worker. Where they do not show, its number stands."""
+    return int(slots[natural(copy)]) if slots.shape[0] > 0 else copy
 
 
 @compiled
@@ -204,6 +191,7 @@ def evict(pool: Any, number: int) -> None:
     mask = natural(order.shape[0] - 1)
     # Places of one page that were emptied; its count is lowered once for all of them.
     page, emptied = 0, 0
+    free = record.free
     at, left = record.oldest, number
     while left > 0:
         stretch = natural(at & mask)
@@ -220,7 +208,9 @@ def evict(pool: Any, number: int) -> None:
                 emptied += 1
             # Its record still names the stretch, which eviction has passed.
             advance(BLOCK_TABLE, pool.states, copy, _EVICT)
-            _put_on_stack(pool, copy)
+            if pool.slots.shape[0] > 0:
+                pool.free_slots[natural(free)] = pool.slots[copy]
+            free += 1
             left -= 1
             copy = natural(copy - 1)
         order[stretch].top = copy
@@ -229,7 +219,7 @@ def evict(pool: Any, number: int) -> None:
             at += 1
     _empty(pool, page, emptied)
     record.oldest = at
-    record.free += number
+    record.free = free
     record.idle -= number
     record.evictions += number
 
@@ -348,7 +338,8 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
             rested += 1
             below = copy - 1
         else:
-            _put_on_stack(pool, copy)
+            if pool.slots.shape[0] > 0:
+                pool.free_slots[natural(record.free)] = pool.slots[copy]
             record.free += 1
     _close(pool, stretch, rested)
     record.newest = newest

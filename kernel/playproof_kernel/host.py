@@ -25,6 +25,7 @@ from playproof_spec.machines import BlockEvent, HostBlockEvent
 
 from playproof_kernel import pages, router
 from playproof_kernel.arrays import NONE
+from playproof_kernel.blocks import slot_of
 from playproof_kernel.jit import ONE, compiled, constant, natural
 from playproof_kernel.pages import PAGE, PAGE_BITS
 from playproof_kernel.transitions import BLOCK_TABLE, HOST_BLOCK_TABLE, advance
@@ -48,9 +49,9 @@ class HostPool(NamedTuple):
 
     Attributes
     ----------
-    states : Int8; links, sources : Int32; shape (capacity * PAGE,), by place
+    states : Int8; links : Int32; sources : records of `HOST_SOURCE`; shape (capacity * PAGE,), by place
         `links` of a pinned block: its pins; of a pending one: the next block of its store, or NONE. `sources` of a
-        pending block: the G1 copy that its store reads.
+        pending block: what its store reads.
     order : records of `HOST_STRETCH`, shape (capacity * ORDER_PER_BLOCK,)
     buckets : Int32, shape (power of two,); pages : records of `HOST_PAGE`, shape (capacity,)
     record : records of `HOST`, shape (1,)
@@ -78,11 +79,12 @@ class Sources(NamedTuple):
     ----------
     table : Int32, shape (number,)
         The copies.
-    readers : Int32; states : Int8; copies : records of `COPY`; by copy
-        See `Sim`.
+    slots, readers : Int32; states : Int8; copies : records of `COPY`
+        Those of the worker; see `Sim`.
     """
 
     table: Any
+    slots: Any
     readers: Any
     states: Any
     copies: Any
@@ -206,7 +208,8 @@ def examine(pool: Any, key: int, stride: int, number: int, sources: Any, some_re
             low = (key + i * stride) & (PAGE - 1)
             for j in range(of_page):
                 if (asked >> (low + j * stride)) & 1 != 0:
-                    is_read = is_read or sources.readers[natural(sources.table[i + j])] != NONE
+                    slot = slot_of(sources.slots, int(sources.table[i + j]))
+                    is_read = is_read or sources.readers[natural(slot)] != NONE
         i += of_page
     return missing, kept, is_read
 
@@ -341,15 +344,17 @@ def store(pool: Any, copying: Any, row: int, key: int, stride: int, number: int,
         for j in range(of_page if missing != 0 else 0):
             if (missing >> (low + j * stride)) & 1 != 0:
                 place = natural((page << PAGE_BITS) | (low + j * stride))
-                source = natural(sources.table[i + j])
+                copy = natural(sources.table[i + j])
+                slot = slot_of(sources.slots, copy)
                 advance(HOST_BLOCK_TABLE, pool.states, place, _PREPARE_STORE)
                 pool.links[place] = chain
-                pool.sources[place] = source
+                pool.sources[place].block = copy
+                pool.sources[place].slot = slot
                 chain = place
-                sources.readers[source] = row
-                advance(BLOCK_TABLE, sources.states, source, _START_READ)
+                sources.readers[natural(slot)] = row
+                advance(BLOCK_TABLE, sources.states, copy, _START_READ)
                 if keeps:
-                    sources.copies[source].refs += 1
+                    sources.copies[copy].refs += 1
                 stored += 1
         i += of_page
     copying.first = chain

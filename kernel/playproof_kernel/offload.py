@@ -198,23 +198,25 @@ def _end_store(sim: Any, row: int) -> bool:
     worker = int(copying.worker)
     keeps = is_shared(sim, worker)
     pool = host.pool_of(sim, worker)
-    readers, states, kept = sim.readers[worker], sim.block_state[worker], sim.kept[worker]
+    states, slots, readers, kept = sim.block_state[worker], sim.slots[worker], sim.readers[worker], sim.kept[worker]
     first, last = int(copying.first), NONE
     # The chain goes from the last block to the first.
     place = first
     while place != NONE:
-        source = natural(pool.sources[natural(place)])
-        readers[source] = NONE
-        # It may have been evicted meanwhile, and be another's.
-        if states[source] == _READING or states[source] == _READING_IDLE:
-            advance(BLOCK_TABLE, states, source, _READ_DONE)
+        source = pool.sources[natural(place)]
+        copy = natural(source.block)
+        readers[natural(source.slot)] = NONE
+        # It may have been evicted meanwhile, and its number stand for another copy.
+        is_there = blocks.slot_of(slots, copy) == source.slot
+        if is_there and (states[copy] == _READING or states[copy] == _READING_IDLE):
+            advance(BLOCK_TABLE, states, copy, _READ_DONE)
         if keeps:
-            kept[source] = NONE
+            kept[copy] = NONE
             if last == NONE:
-                copying.first = source
+                copying.first = copy
             else:
-                kept[natural(last)] = source
-            last = source
+                kept[natural(last)] = copy
+            last = copy
         place = int(pool.links[natural(place)])
     while first != NONE:
         first = host.stored(pool, first)
@@ -349,7 +351,11 @@ def _sources(sim: Any, worker: int, request: int, block: int, number: int) -> ho
     """Return the G1 copies of `number` prompt blocks of `request` from `block` on."""
     entry = sim.live[request].table_begin + block
     return host.Sources(
-        sim.arena[entry : entry + number], sim.readers[worker], sim.block_state[worker], sim.copies[worker]
+        sim.arena[entry : entry + number],
+        sim.slots[worker],
+        sim.readers[worker],
+        sim.block_state[worker],
+        sim.copies[worker],
     )
 
 
@@ -399,7 +405,7 @@ def _readers_end(sim: Any, worker: int, request: int, begin: int) -> int:
     live = sim.live[request]
     end = NONE
     for entry in range(live.table_begin + begin, live.table_begin + live.table_len):
-        row = sim.readers[worker, sim.arena[entry]]
+        row = sim.readers[worker, blocks.slot_of(sim.slots[worker], int(sim.arena[entry]))]
         if row != NONE:
             end = max(end, sim.copyings[row].end)
     return int(end)
@@ -447,13 +453,16 @@ def is_still(sim: Any, worker: int) -> bool:
 
 @compiled
 def _reads_loose_copies(sim: Any, worker: int) -> bool:
-    """Whether a store of `worker` reads a G1 copy that nobody holds, and that growth may take."""
+    """Whether a store of `worker` reads a G1 block that nobody may hold, and that growth may take."""
     pool = host.pool_of(sim, worker)
+    slots = sim.slots[worker]
     row = int(sim.queues[worker, STORES].head)
     while row != NONE:
         place = int(sim.copyings[row].first)
         while place != NONE:
-            if sim.copies[worker, natural(pool.sources[natural(place)])].refs <= 0:
+            source = pool.sources[natural(place)]
+            copy = natural(source.block)
+            if sim.copies[worker, copy].refs <= 0 or blocks.slot_of(slots, copy) != source.slot:
                 return True
             place = int(pool.links[natural(place)])
         row = int(sim.copyings[row].next)

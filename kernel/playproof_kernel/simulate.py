@@ -24,6 +24,7 @@ from playproof_kernel.arrays import (
     HEAP,
     HOST,
     HOST_PAGE,
+    HOST_SOURCE,
     HOST_STRETCH,
     INDEX_PAGE,
     INDEXED,
@@ -211,8 +212,8 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         actions=_new_queues(workers + 1),
         copies=records((workers, numbers), COPY),
         block_state=np.zeros((workers, numbers), np.int8),
-        # Free copies of workers with host memory are taken from the top of their stack, block 0 first.
-        links=np.tile(np.arange(1, numbers + 1, dtype=np.int32), (workers, 1)),
+        links=np.zeros((workers, numbers), np.int32),
+        **_new_slots(config, deployment, numbers, copies),
         order=records((workers, 1 << (2 * copies).bit_length()), STRETCH),
         buckets=np.full((workers, 1 << copies.bit_length()), NONE, np.int32),
         index_pages=records((workers, copies), INDEX_PAGE),
@@ -228,7 +229,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         heap=records(nodes, HEAP),
         transfers=records(len(graph.static) if len(config) > 1 else 0, HEAP),
         cancellations=_new_cancellations(load),
-        **_new_hosts(deployment, copies),
+        **_new_hosts(deployment, numbers),
         **_new_index(config, deployment),
         feedback=np.zeros(rows, np.int64),
         admissions=records(nodes + sequences, ADMISSION),
@@ -345,7 +346,7 @@ def _new_tickets(rows: int) -> Any:
     return tickets
 
 
-def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
+def _new_hosts(deployment: DeploymentSpec, numbers: int) -> dict[str, Any]:
     """Return the fields of `Sim` that belong to host memory; they are empty where no worker has any."""
     roles = [(deployment.worker, deployment.workers)]
     if deployment.decode is not None:
@@ -365,12 +366,12 @@ def _new_hosts(deployment: DeploymentSpec, copies: int) -> dict[str, Any]:
         "hosts": hosts,
         "host_state": np.zeros((pools, capacity * PAGE), np.int8),
         "host_links": np.zeros((pools, capacity * PAGE), np.int32),
-        "host_sources": np.zeros((pools, capacity * PAGE), np.int32),
+        "host_sources": records((pools, capacity * PAGE), HOST_SOURCE),
         "host_order": records((pools, capacity * ORDER_PER_BLOCK), HOST_STRETCH),
         "host_pages": records((pools, capacity), HOST_PAGE),
         "host_buckets": np.full((pools, 1 << capacity.bit_length()), NONE, np.int32),
-        "readers": np.full((workers, copies), NONE, np.int32),
-        "kept": np.full((workers, copies), NONE, np.int32),
+        "readers": np.full((workers, numbers), NONE, np.int32),
+        "kept": np.full((workers, numbers), NONE, np.int32),
         "copyings": records(workers * capacity, COPYING),
         "copying_state": np.zeros(workers * capacity, np.int8),
     }
@@ -443,11 +444,26 @@ def _new_workers(config: Any) -> Any:
         table[name] = NONE
     table.role = np.repeat(np.arange(len(config)), config.workers)
     table.free = config.blocks[table.role]
-    table.next_copy = np.where(config.host[table.role] != 0, NONE, 0)
     table.ratio = config.ratio_start[table.role]
     table.tree_used = 1  # the root
     table.tree_live = 1
     return table
+
+
+def _new_slots(config: Any, deployment: DeploymentSpec, numbers: int, copies: int) -> dict[str, Any]:
+    """Return the fields of `Sim` that tell where in device memory blocks stand; they are empty where it does not show.
+
+    Stores to host memory of a worker's own read blocks that may be given to others meanwhile. Slot 0 is taken first.
+    """
+    specs = [deployment.worker] if deployment.decode is None else [deployment.worker, deployment.decode.worker]
+    shows = [spec.host is not None and not spec.host.shared for spec in specs]
+    if not any(shows):
+        numbers, copies = 0, 0
+    blocks = np.repeat(config.blocks, config.workers)
+    return {
+        "slots": np.zeros((len(blocks), numbers), np.int32),
+        "free_slots": (blocks[:, None] - 1 - np.arange(copies)).astype(np.int32),
+    }
 
 
 def _new_trees(workers: int, capacity: int) -> Any:

@@ -19,8 +19,13 @@ from playproof_spec.machines import BlockState
 
 # The pool's functions are compiled into their callers; these are callers for the test.
 @compiled_entry
-def find(pool: Pool, found: Any, begin: int, key: int, stride: int, number: int) -> tuple[int, int]:
+def find(pool: Pool, found: Any, begin: int, key: int, stride: int, number: int) -> int:
     return blocks.find(pool, found, begin, key, stride, number)
+
+
+@compiled_entry
+def in_use(pool: Pool, found: Any, number: int) -> int:
+    return blocks.in_use(pool, found, number)
 
 
 @compiled_entry
@@ -75,17 +80,18 @@ def entries_of(table: Any) -> list[int]:
     return [int(copy) for copy in table[BEGIN:-1]]
 
 
-def new_pool(size: int, stacked: bool) -> Pool:
+def new_pool(size: int, slotted: bool) -> Pool:
     worker = records(1, WORKER)
     worker.free = size
     worker.spare_page = NONE
-    worker.next_copy = NONE if stacked else 0
     # The ring is as small as it may be, so that it is often full.
     order = records(1 << (2 * size).bit_length(), STRETCH)
     return Pool(
         copies=records(2 * size, COPY),
         states=np.zeros(2 * size, np.int8),
-        links=np.arange(1, 2 * size + 1, dtype=np.int32),
+        links=np.zeros(2 * size, np.int32),
+        slots=np.zeros(2 * size if slotted else 0, np.int32),
+        free_slots=np.arange(size - 1, -1, -1, dtype=np.int32)[: size if slotted else 0],
         order=order,
         buckets=np.full(4, NONE, np.int32),
         pages=records(size, INDEX_PAGE),
@@ -97,10 +103,10 @@ def new_pool(size: int, stacked: bool) -> Pool:
 class PoolBesideNaive(RuleBasedStateMachine):
     """Holders take and give blocks; keys come from a small universe, so that copies of one key are common."""
 
-    @initialize(size=st.integers(1, 9), stacked=st.booleans())
-    def create(self, size: int, stacked: bool) -> None:
+    @initialize(size=st.integers(1, 9), slotted=st.booleans())
+    def create(self, size: int, slotted: bool) -> None:
         self.size = size
-        self.pool = new_pool(size, stacked)
+        self.pool = new_pool(size, slotted)
         self.naive = NaivePool(size)
         # Copies in use, as (ours, naive's): which physical copy is taken may differ, what it holds may not.
         self.held: list[tuple[int, int]] = []
@@ -115,10 +121,11 @@ class PoolBesideNaive(RuleBasedStateMachine):
         number = data.draw(st.integers(1, self.naive.available()))
         table = table_of([0] * number)
         allocate(self.pool, table, BEGIN, number)
-        for ours in entries_of(table):
-            theirs = self.naive.allocate()
+        for ours, theirs in zip(entries_of(table), self.naive.allocate_all(number), strict=True):
             self.pairs[ours] = theirs
             self.held.append((ours, theirs))
+            # The naive copies are slots, counted from the other end.
+            assert not len(self.pool.slots) or self.pool.slots[ours] == self.size - 1 - theirs
 
     @precondition(lambda self: any(theirs not in self.naive.content for _, theirs in self.held))
     @rule(data=st.data(), key=KEYS, stride=st.integers(1, 3))
@@ -134,10 +141,12 @@ class PoolBesideNaive(RuleBasedStateMachine):
         wanted = [self.naive.find(key + i * stride) for i in range(number)]
         theirs = wanted[: wanted.index(None)] if None in wanted else wanted
         found = np.full(number + 1, UNTOUCHED, np.int64)
-        hits, active = find(self.pool, found, 1, key, stride, number)
+        hits = find(self.pool, found, 1, key, stride, number)
         ours = found[1 : 1 + hits]
         assert [self.pairs[int(copy)] for copy in ours] == theirs
-        assert active == sum(self.naive.refs[copy] > 0 for copy in theirs if copy is not None)
+        assert in_use(self.pool, ours.copy(), hits) == sum(
+            self.naive.refs[copy] > 0 for copy in theirs if copy is not None
+        )
         assert (found[1 + hits :] == UNTOUCHED).all()
         if at_once:
             table = table_of([0] * number)
@@ -180,14 +189,11 @@ class PoolBesideNaive(RuleBasedStateMachine):
         assert int(references.sum()) == len(self.held)
 
     @invariant()
-    def the_stack_has_the_free_copies(self) -> None:
-        worker = self.pool.worker[0]
-        if worker.next_copy == NONE:
-            stack = [int(worker.top_copy)]
-            while len(stack) < worker.free:
-                stack.append(int(self.pool.links[stack[-1]]))
-            free = np.flatnonzero(self.pool.states[: self.size] == BlockState.FREE)
-            assert sorted(stack[: worker.free]) == free.tolist()
+    def each_slot_is_free_or_the_slot_of_one_copy(self) -> None:
+        if len(self.pool.slots):
+            free = self.pool.free_slots[: int(self.pool.worker[0].free)]
+            taken = self.pool.slots[self.pool.states != BlockState.FREE]
+            assert sorted([*free.tolist(), *taken.tolist()]) == list(range(self.size))
 
     @invariant()
     def the_index_has_the_pages_of_the_cached_keys_alone(self) -> None:
