@@ -166,6 +166,7 @@ WORKER = np.dtype(
         ("newest", np.int64),
         ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back; vLLM
         ("spare_page", np.int64),
+        ("evicted_reads", np.int64),  # blocks that were evicted while a store reads them; vLLM
         # SGLang
         ("ratio", np.float64),  # share of the running requests' remaining output that admission keeps free
         ("prefill", np.int64),  # whether the current pass is a prefill pass
@@ -292,6 +293,7 @@ HOST = np.dtype(
         ("oldest", np.int64),  # where their order of use begins and ends
         ("newest", np.int64),
         ("order_end", np.int64),  # how far it goes before it is squeezed
+        ("recent", np.int64),  # serial of the request whose prompt was used last, if its blocks are the most recent
         # A shared pool's links; see `links`
         ("pool_bytes_per_second", np.float64, (2,)),  # by direction; 0: no bound
         ("pool_busy", np.int64, (2,)),
@@ -547,7 +549,7 @@ class Sim(NamedTuple):
         Linked by `tickets`: what waits for the end of each worker's pass; last, what is to be done now.
     copies : shape (W, numbers); block_state : Int8, shape (W, numbers)
     links : Int32, shape (W, numbers)
-    slots : Int32, shape (W, numbers); free_slots : Int32, shape (W, blocks)
+    slots : Int32, shape (W, numbers); free_slots : Int32, shape (W, blocks); read_slots : Int8, shape (W, blocks)
         Rows without length where no worker has host memory of its own.
     order : records of `STRETCH`, shape (W, power of two); buckets : Int32, shape (W, power of two)
     index_pages : records of `INDEX_PAGE`, shape (W, blocks); index_places : Int32, shape (W, blocks * PAGE)
@@ -575,9 +577,8 @@ class Sim(NamedTuple):
     host_order : records of `HOST_STRETCH`, shape (pools, host blocks * ORDER_PER_BLOCK)
     host_pages : records of `HOST_PAGE`, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
         See `host`.
-    readers, kept : Int32, shape (W, numbers)
-        The row of `copyings` that reads a G1 block, by slot, or NONE; what comes after a copy among those that a store
-        to a shared pool keeps.
+    kept : Int32, shape (W, numbers)
+        What comes after a copy, or NONE, among those that a store to a shared pool keeps.
     copyings : records of `COPYING`, shape (W · host blocks,); copying_state : Int8, the same shape
         Rows worker by worker.
     index : records of `INDEXED`, shape (W, capacity + 1), or (3W, capacity + 1) with host memory
@@ -616,6 +617,7 @@ class Sim(NamedTuple):
     links: Any
     slots: Any
     free_slots: Any
+    read_slots: Any
     order: Any
     buckets: Any
     index_pages: Any
@@ -638,7 +640,6 @@ class Sim(NamedTuple):
     host_order: Any
     host_pages: Any
     host_buckets: Any
-    readers: Any
     kept: Any
     copyings: Any
     copying_state: Any

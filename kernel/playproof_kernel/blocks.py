@@ -21,7 +21,8 @@ stretches of free ones, and the copies of a prompt stand side by side in memory.
 they came free would be strewn all over it after some thousand requests, and each step would wait for memory.
 
 **Slots.** Where a store to host memory may still read a block that was evicted, it shows which place in device memory
-a copy is given. There each copy in use has a slot besides its number, and the slots of free ones stand on a stack.
+a copy is given. There each copy in use has a slot besides its number, and the slots of free ones stand on a stack. A
+block that is evicted while it is read marks its slot, and who is given that knows.
 
 The functions take a `Pool`, the views of one worker's arrays, and as many blocks as one step of a request touches: a
 call for each block would cost more than the work it does.
@@ -44,7 +45,7 @@ FILL, LOADED = constant(BlockEvent.FILL), constant(BlockEvent.LOADED)
 _RELEASE = constant(BlockEvent.RELEASE)
 _REUSE = constant(BlockEvent.REUSE)
 _EVICT = constant(BlockEvent.EVICT)
-_FREE = constant(BlockState.FREE)
+_FREE, _READING_IDLE = constant(BlockState.FREE), constant(BlockState.READING_IDLE)
 
 # Keys of generated blocks: this bit, the request's number, the block's number. Prompt keys stay below it.
 GENERATED = 1 << 62
@@ -69,7 +70,8 @@ class Pool(NamedTuple):
         Of a copy whose key has several, the one that was cached after it, or NONE.
     slots : Int32, shape (numbers,); free_slots : Int32, shape (blocks,)
         The slot of each copy in use, and the slots of the `free` others, the one to be taken next as the last of them.
-        Both are empty where it does not show.
+    read_slots : Int8, shape (blocks,)
+        By slot, whether a store still reads there a block that was evicted. All three are empty where it does not show.
     order : records of `STRETCH`, shape (power of two,)
     buckets : Int32, shape (power of two,); pages : records of `INDEX_PAGE`, shape (blocks,)
     places : Int32, shape (blocks * PAGE,)
@@ -85,6 +87,7 @@ class Pool(NamedTuple):
     links: Any
     slots: Any
     free_slots: Any
+    read_slots: Any
     order: Any
     buckets: Any
     pages: Any
@@ -101,6 +104,7 @@ def pool_of(sim: Any, worker: int) -> Pool:
         sim.links[worker],
         sim.slots[worker],
         sim.free_slots[worker],
+        sim.read_slots[worker],
         sim.order[worker],
         sim.buckets[worker],
         sim.index_pages[worker],
@@ -206,10 +210,14 @@ def evict(pool: Any, number: int) -> None:
                     _empty(pool, page, emptied)
                     page, emptied = place >> PAGE_BITS, 0
                 emptied += 1
+            if pool.slots.shape[0] > 0:
+                slot = natural(pool.slots[copy])
+                pool.free_slots[natural(free)] = slot
+                if pool.states[copy] == _READING_IDLE:
+                    pool.read_slots[slot] = 1
+                    record.evicted_reads += 1
             # Its record still names the stretch, which eviction has passed.
             advance(BLOCK_TABLE, pool.states, copy, _EVICT)
-            if pool.slots.shape[0] > 0:
-                pool.free_slots[natural(free)] = pool.slots[copy]
             free += 1
             left -= 1
             copy = natural(copy - 1)

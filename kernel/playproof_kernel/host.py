@@ -79,13 +79,13 @@ class Sources(NamedTuple):
     ----------
     table : Int32, shape (number,)
         The copies.
-    slots, readers : Int32; states : Int8; copies : records of `COPY`
+    slots : Int32; read_slots, states : Int8; copies : records of `COPY`
         Those of the worker; see `Sim`.
     """
 
     table: Any
     slots: Any
-    readers: Any
+    read_slots: Any
     states: Any
     copies: Any
 
@@ -187,14 +187,14 @@ def examine(pool: Any, key: int, stride: int, number: int, sources: Any, some_re
     Parameters
     ----------
     some_read : bool
-        Whether stores of the worker read copies at all.
+        Whether stores of the worker read evicted blocks at all.
 
     Returns
     -------
     missing, kept : int
         How many are absent, and how many of the others are idle.
     is_read : bool
-        Whether an earlier store still reads the G1 copy of a missing one.
+        Whether an earlier store still reads what was in the place of a missing one in G1.
     """
     missing, kept, is_read, i = 0, 0, False, 0
     while i < number:
@@ -209,7 +209,7 @@ def examine(pool: Any, key: int, stride: int, number: int, sources: Any, some_re
             for j in range(of_page):
                 if (asked >> (low + j * stride)) & 1 != 0:
                     slot = slot_of(sources.slots, int(sources.table[i + j]))
-                    is_read = is_read or sources.readers[natural(slot)] != NONE
+                    is_read = is_read or sources.read_slots[natural(slot)] != 0
         i += of_page
     return missing, kept, is_read
 
@@ -247,6 +247,7 @@ def _come(pool: Any, page: int, blocks: int) -> None:
     of_page.latest = at
     of_page.idle |= blocks
     record.newest += 1
+    record.recent = NONE
 
 
 @compiled
@@ -325,8 +326,8 @@ def evict(pool: Any, number: int) -> None:
 
 
 @compiled
-def store(pool: Any, copying: Any, row: int, key: int, stride: int, number: int, sources: Any, keeps: bool) -> None:
-    """Add what the pool lacks of a run of keys to a store, the one at `row`; the caller knows that there is room.
+def store(pool: Any, copying: Any, key: int, stride: int, number: int, sources: Any, keeps: bool) -> None:
+    """Add what the pool lacks of a run of keys to a store; the caller knows that there is room.
 
     Its blocks are chained from the last to the first. With `keeps` it has references of its own to what it reads.
     """
@@ -351,7 +352,6 @@ def store(pool: Any, copying: Any, row: int, key: int, stride: int, number: int,
                 pool.sources[place].block = copy
                 pool.sources[place].slot = slot
                 chain = place
-                sources.readers[natural(slot)] = row
                 advance(BLOCK_TABLE, sources.states, copy, _START_READ)
                 if keeps:
                     sources.copies[copy].refs += 1

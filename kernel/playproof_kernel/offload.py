@@ -37,7 +37,7 @@ from playproof_kernel.arrays import (
     STORES,
     WAITING,
 )
-from playproof_kernel.jit import ONE, ZERO, compiled, constant, natural
+from playproof_kernel.jit import ZERO, compiled, constant, natural
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.timers import sooner
 from playproof_kernel.transitions import BLOCK_TABLE, COPYING_TABLE, REQUEST_TABLE, advance, renew
@@ -198,18 +198,20 @@ def _end_store(sim: Any, row: int) -> bool:
     worker = int(copying.worker)
     keeps = is_shared(sim, worker)
     pool = host.pool_of(sim, worker)
-    states, slots, readers, kept = sim.block_state[worker], sim.slots[worker], sim.readers[worker], sim.kept[worker]
+    states, slots, kept = sim.block_state[worker], sim.slots[worker], sim.kept[worker]
     first, last = int(copying.first), NONE
     # The chain goes from the last block to the first.
     place = first
     while place != NONE:
         source = pool.sources[natural(place)]
         copy = natural(source.block)
-        readers[natural(source.slot)] = NONE
         # It may have been evicted meanwhile, and its number stand for another copy.
         is_there = blocks.slot_of(slots, copy) == source.slot
         if is_there and (states[copy] == _READING or states[copy] == _READING_IDLE):
             advance(BLOCK_TABLE, states, copy, _READ_DONE)
+        else:
+            sim.read_slots[worker, source.slot] = 0
+            sim.workers[worker].evicted_reads -= 1
         if keeps:
             kept[copy] = NONE
             if last == NONE:
@@ -241,11 +243,10 @@ def return_copies(sim: Any, worker: int, until: int) -> None:
     while returning.head != NONE and sim.copyings[returning.head].end <= until:
         row = queues.take(returning, sim.copyings)
         copy = int(sim.copyings[row].first)
-        while copy != NONE:
-            following = int(sim.kept[worker, copy])
-            sim.found[0] = copy
-            blocks.release(pool, sim.found, ZERO, ONE)
-            copy = following
+        for i in range(sim.copyings[row].blocks - 1, -1, -1):
+            sim.found[i] = copy
+            copy = int(sim.kept[worker, copy])
+        blocks.release(pool, sim.found, ZERO, int(sim.copyings[row].blocks))
         sim.workers[worker].capacity_epoch += 1
         _give_back(sim, row)
 
@@ -338,7 +339,7 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
         block, number, key = prompts.part_of(sim.keys[run], static, stride, begin, end)
         if number > 0:
             sources = _sources(sim, worker, request, block, number)
-            host.store(pool, sim.copyings[row], row, key, stride, number, sources, is_shared(sim, worker))
+            host.store(pool, sim.copyings[row], key, stride, number, sources, is_shared(sim, worker))
     queues.append(sim.queues[worker, PREPARED], sim.copyings, row)
     record.stores += 1
     ticket.store = row
@@ -353,7 +354,7 @@ def _sources(sim: Any, worker: int, request: int, block: int, number: int) -> ho
     return host.Sources(
         sim.arena[entry : entry + number],
         sim.slots[worker],
-        sim.readers[worker],
+        sim.read_slots[worker],
         sim.block_state[worker],
         sim.copies[worker],
     )
@@ -365,7 +366,7 @@ def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple
     static = sim.static[request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
-    some_read = sim.hosts[worker].copyings > 0
+    some_read = sim.workers[worker].evicted_reads > 0
     missing, kept, is_read = 0, 0, False
     for run in range(static.key_begin, static.key_end):
         block, number, key = prompts.part_of(sim.keys[run], static, stride, begin, end)
@@ -381,7 +382,12 @@ def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple
 @compiled
 def _use_all(sim: Any, worker: int, request: int) -> None:
     """Use every prompt block of `request` that is idle in the host, last first."""
-    _use(sim, worker, request, ZERO, _END)
+    record = sim.hosts[sim.hosts[worker].pool]
+    serial = sim.static[request].serial
+    # A prompt that was used last, with nothing in the order since, would be left as it stands.
+    if record.recent != serial:
+        _use(sim, worker, request, ZERO, _END)
+        record.recent = serial
 
 
 @compiled
@@ -401,21 +407,40 @@ def _use(sim: Any, worker: int, request: int, begin: int, end: int) -> None:
 
 @compiled
 def _readers_end(sim: Any, worker: int, request: int, begin: int) -> int:
-    """Return when the last store ends that reads a copy in the table of `request` from `begin` on, or NONE."""
+    """Return when the last store ends that reads where a copy stands that `request` was given, or NONE.
+
+    These copies are those from `begin` on in its table.
+    """
     live = sim.live[request]
     end = NONE
+    if sim.workers[worker].evicted_reads == 0:
+        return int(end)
     for entry in range(live.table_begin + begin, live.table_begin + live.table_len):
-        row = sim.readers[worker, blocks.slot_of(sim.slots[worker], int(sim.arena[entry]))]
-        if row != NONE:
-            end = max(end, sim.copyings[row].end)
+        slot = blocks.slot_of(sim.slots[worker], int(sim.arena[entry]))
+        if sim.read_slots[worker, slot] != 0:
+            end = max(end, _end_of_reading(sim, worker, slot))
     return int(end)
+
+
+@compiled
+def _end_of_reading(sim: Any, worker: int, slot: int) -> int:
+    """Return when the store that reads a slot ends, or NONE while it has not been submitted."""
+    pool = host.pool_of(sim, worker)
+    row = int(sim.queues[worker, STORES].head)
+    while row != NONE:
+        place = int(sim.copyings[row].first)
+        while place != NONE:
+            if pool.sources[natural(place)].slot == slot:
+                # An earlier reader of the slot had ended before this one could begin.
+                return int(sim.copyings[row].end)
+            place = int(pool.links[natural(place)])
+        row = int(sim.copyings[row].next)
+    return NONE
 
 
 @compiled
 def is_read(sim: Any, worker: int, request: int, begin: int) -> bool:
     """Whether a store still reads one of the copies just given to `request`, those from `begin` on."""
-    if not is_used(sim, worker) or sim.hosts[worker].copyings == 0:
-        return False
     return bool(_readers_end(sim, worker, request, begin) != NONE)
 
 
@@ -423,8 +448,7 @@ def is_read(sim: Any, worker: int, request: int, begin: int) -> bool:
 def fence(sim: Any, worker: int, request: int, begin: int) -> None:
     """Let the pass wait for the readers of the copies just given to `request`, those from `begin` on."""
     record = sim.hosts[worker]
-    if record.copyings > 0 and record.shared == 0:
-        record.fence = max(record.fence, _readers_end(sim, worker, request, begin))
+    record.fence = max(record.fence, _readers_end(sim, worker, request, begin))
 
 
 @compiled

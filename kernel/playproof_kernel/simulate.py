@@ -355,7 +355,7 @@ def _new_hosts(deployment: DeploymentSpec, numbers: int) -> dict[str, Any]:
     workers = len(specs) if any(spec is not None for spec in specs) else 0
     capacity = max((spec.blocks for spec in specs if spec is not None), default=0)
     hosts = records(workers, HOST)
-    for name in ("pool", "spare_page", "copyings_spare", "due"):
+    for name in ("pool", "spare_page", "copyings_spare", "due", "recent"):
         hosts[name] = NONE
     sharers = [worker for worker, spec in enumerate(specs) if spec is not None and spec.shared]
     for worker, spec in enumerate(specs[:workers]):
@@ -370,8 +370,7 @@ def _new_hosts(deployment: DeploymentSpec, numbers: int) -> dict[str, Any]:
         "host_order": records((pools, capacity * ORDER_PER_BLOCK), HOST_STRETCH),
         "host_pages": records((pools, capacity), HOST_PAGE),
         "host_buckets": np.full((pools, 1 << capacity.bit_length()), NONE, np.int32),
-        "readers": np.full((workers, numbers), NONE, np.int32),
-        "kept": np.full((workers, numbers), NONE, np.int32),
+        "kept": np.zeros((workers, numbers), np.int32),
         "copyings": records(workers * capacity, COPYING),
         "copying_state": np.zeros(workers * capacity, np.int8),
     }
@@ -463,6 +462,7 @@ def _new_slots(config: Any, deployment: DeploymentSpec, numbers: int, copies: in
     return {
         "slots": np.zeros((len(blocks), numbers), np.int32),
         "free_slots": (blocks[:, None] - 1 - np.arange(copies)).astype(np.int32),
+        "read_slots": np.zeros((len(blocks), copies), np.int8),
     }
 
 

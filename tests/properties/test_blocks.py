@@ -92,6 +92,7 @@ def new_pool(size: int, slotted: bool) -> Pool:
         links=np.zeros(2 * size, np.int32),
         slots=np.zeros(2 * size if slotted else 0, np.int32),
         free_slots=np.arange(size - 1, -1, -1, dtype=np.int32)[: size if slotted else 0],
+        read_slots=np.zeros(size if slotted else 0, np.int8),
         order=order,
         buckets=np.full(4, NONE, np.int32),
         pages=records(size, INDEX_PAGE),

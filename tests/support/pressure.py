@@ -183,7 +183,8 @@ def _kept(sim: Sim, worker: int) -> int:
     """How many copies stores of a shared pool keep: those that they read, or, until the pass has ended, have read."""
     if len(sim.hosts) == 0 or not sim.hosts[worker].shared:
         return 0
-    kept, row = np.count_nonzero(sim.readers[worker] != NONE), int(sim.queues[worker, RETURNING].head)
+    read = np.isin(sim.block_state[worker], (BlockState.READING, BlockState.READING_IDLE))
+    kept, row = np.count_nonzero(read), int(sim.queues[worker, RETURNING].head)
     while row != NONE:
         kept += int(sim.copyings[row].blocks)
         row = int(sim.copyings[row].next)
