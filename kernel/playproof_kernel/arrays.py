@@ -449,6 +449,7 @@ RUN = np.dtype(
         ("step", np.int64),  # where in a turn the loop stands: a `Step`
         ("changed", np.int64),  # whether this turn changed anything so far
         ("upcoming", np.int64),  # the next instant at which something is due by itself, or NONE
+        ("copies_due", np.int64),  # the same of copies to and from host memory that anybody hears of
         ("scanned", np.int64),  # idle workers have had their chance to start at this instant
         # Run controls
         ("serial", np.int64),  # requests numbered so far

@@ -148,6 +148,19 @@ def _count(bits: int) -> int:
     return ((bits * 0x0101_0101) >> 24) & 0xFF
 
 
+@compiled
+def _page_of(pool: Any, key: int, near: int) -> int:
+    """Return the page of `key`, or NONE when it has none; most often it is `near`, beside the page of the key before.
+
+    For pages are taken one after another, and those of a prompt at once.
+    """
+    if 0 <= near < pool.pages.shape[0]:
+        page = pool.pages[natural(near)]
+        if page.number == key >> PAGE_BITS and page.there != 0:
+            return near
+    return pages.page_of(pool.pages, pool.buckets, key)
+
+
 # Looking -------------------------------------------------------------------------------------------------------------
 
 
@@ -162,9 +175,9 @@ def find(pool: Any, key: int, stride: int, number: int) -> tuple[int, bool, bool
     pending, pinned : bool
         Whether any of these is on its way, and whether any is being read.
     """
-    pending, pinned, i = False, False, 0
+    pending, pinned, page, i = False, False, NONE, 0
     while i < number:
-        page = pages.page_of(pool.pages, pool.buckets, key + i * stride)
+        page = _page_of(pool, key + i * stride, page + 1)
         if page == NONE:
             break
         record = pool.pages[natural(page)]
@@ -196,9 +209,9 @@ def examine(pool: Any, key: int, stride: int, number: int, sources: Any, some_re
     is_read : bool
         Whether an earlier store still reads what was in the place of a missing one in G1.
     """
-    missing, kept, is_read, i = 0, 0, False, 0
+    missing, kept, is_read, page, i = 0, 0, False, NONE, 0
     while i < number:
-        page = pages.page_of(pool.pages, pool.buckets, key + i * stride)
+        page = _page_of(pool, key + i * stride, page + 1)
         asked, of_page = _from(key + i * stride, stride, number - i)
         if page != NONE:
             kept += _count(asked & pool.pages[natural(page)].idle)
@@ -220,10 +233,10 @@ def examine(pool: Any, key: int, stride: int, number: int, sources: Any, some_re
 @compiled
 def use(pool: Any, key: int, stride: int, number: int) -> None:
     """Let idle blocks be the most recent, last key first."""
-    left = number
+    page, left = NONE, number
     while left > 0:
         last = key + (left - 1) * stride
-        page = pages.page_of(pool.pages, pool.buckets, last)
+        page = _page_of(pool, last, page - 1)
         used, of_page = _up_to(last, stride, left)
         if page != NONE:
             used &= pool.pages[natural(page)].idle
@@ -331,9 +344,9 @@ def store(pool: Any, copying: Any, key: int, stride: int, number: int, sources: 
 
     Its blocks are chained from the last to the first. With `keeps` it has references of its own to what it reads.
     """
-    chain, stored, i = int(copying.first), 0, 0
+    chain, stored, page, i = int(copying.first), 0, NONE, 0
     while i < number:
-        page = pages.page_of(pool.pages, pool.buckets, key + i * stride)
+        page = _page_of(pool, key + i * stride, page + 1)
         missing, of_page = _from(key + i * stride, stride, number - i)
         if page == NONE:
             page = pages.new_page(pool.pages, pool.buckets, pool.record[0], key + i * stride)
@@ -387,9 +400,9 @@ def stored(pool: Any, place: int) -> int:
 @compiled
 def pin(pool: Any, key: int, stride: int, number: int) -> None:
     """Keep blocks, all of them there, until a load has read them."""
-    i = 0
+    page, i = NONE, 0
     while i < number:
-        page = pages.page_of(pool.pages, pool.buckets, key + i * stride)
+        page = _page_of(pool, key + i * stride, page + 1)
         asked, of_page = _from(key + i * stride, stride, number - i)
         fresh = asked & pool.pages[natural(page)].idle
         _leave(pool, page, fresh)
@@ -407,10 +420,10 @@ def pin(pool: Any, key: int, stride: int, number: int) -> None:
 @compiled
 def unpin(pool: Any, key: int, stride: int, number: int) -> None:
     """Let go of pinned blocks, last key first; each is the most recent once it has no pins."""
-    left = number
+    page, left = NONE, number
     while left > 0:
         last = key + (left - 1) * stride
-        page = pages.page_of(pool.pages, pool.buckets, last)
+        page = _page_of(pool, last, page - 1)
         _, of_page = _up_to(last, stride, left)
         freed = 0
         for j in range(of_page):

@@ -61,7 +61,8 @@ def _end_pass(sim: Any, worker: int) -> None:
 @compiled
 def _end_passes(sim: Any) -> int:
     run = sim.run[0]
-    if sim.hosts.shape[0] > 0:
+    # What `_next_instant` saw holds until this instant's first turn.
+    if sim.hosts.shape[0] > 0 and (run.scanned != 0 or NONE != run.copies_due <= run.now):
         _end_copies(sim)
     for worker in range(sim.workers.shape[0]):
         if sim.workers[worker].pass_end == run.now:
@@ -299,10 +300,12 @@ def _next_instant(sim: Any) -> int:
     for worker in range(sim.workers.shape[0]):
         time = sooner(time, sim.workers[worker].pass_end)
     if sim.hosts.shape[0] > 0:
+        run.copies_due = NONE
         for worker in range(sim.workers.shape[0]):
             # A busy worker hears of its own copies at the end of its pass.
             if sim.workers[worker].pass_end == NONE or sim.hosts[worker].shared != 0 or _awaits_copies(sim, worker):
-                time = sooner(time, offload.next_end(sim, worker))
+                run.copies_due = sooner(run.copies_due, offload.next_end(sim, worker))
+        time = sooner(time, run.copies_due)
     if run.transfers > 0:
         time = sooner(time, sim.transfers[0].time)
     if run.in_flight > 0 and run.next_cancellation < sim.cancellations.shape[0]:
