@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from playproof_spec.machines import BlockEvent, HostBlockEvent
+from playproof_spec.machines import BlockEvent, BlockState, HostBlockEvent
 
 from playproof_kernel import pages, router
 from playproof_kernel.arrays import NONE
@@ -36,7 +36,8 @@ _PIN, _UNPIN, _EVICT = (
     constant(HostBlockEvent.UNPIN),
     constant(HostBlockEvent.EVICT),
 )
-_START_READ = constant(BlockEvent.START_READ)
+_START_READ, _READ_DONE = constant(BlockEvent.START_READ), constant(BlockEvent.READ_DONE)
+_READING, _READING_IDLE = constant(BlockState.READING), constant(BlockState.READING_IDLE)
 
 # Length of `order`, in blocks of the pool: each may be a stretch of its own, and be used again.
 ORDER_PER_BLOCK = 2
@@ -376,16 +377,31 @@ def store(pool: Any, copying: Any, key: int, stride: int, number: int, sources: 
 
 
 @compiled
-def stored(pool: Any, place: int) -> int:
-    """Let the blocks of a store that ended be there, of one page from `place` on; returns where the rest begins.
+def stored(pool: Any, place: int, sources: Any) -> tuple[int, int]:
+    """Let the blocks of a store that ended be there, of one page from `place` on.
 
     They are the most recent ones, the last block first, so that the head of a prompt stays longest.
+
+    Returns
+    -------
+    following : int
+        Where the rest of the store begins, or NONE.
+    evicted : int
+        How many of them were evicted from G1 meanwhile.
     """
-    page, blocks, number = place >> PAGE_BITS, 0, 0
-    following = place
+    page, blocks, number, evicted = place >> PAGE_BITS, 0, 0, 0
+    states, following = sources.states, place
     while following != NONE and following >> PAGE_BITS == page and following <= place:
         place = natural(following)
         following = int(pool.links[place])
+        copy, slot = natural(pool.sources[place].block), int(pool.sources[place].slot)
+        # If it was evicted, its number may stand for another copy.
+        is_there = slot_of(sources.slots, copy) == slot
+        if is_there and (states[copy] == _READING or states[copy] == _READING_IDLE):
+            advance(BLOCK_TABLE, states, copy, _READ_DONE)
+        else:
+            sources.read_slots[natural(slot)] = 0
+            evicted += 1
         advance(HOST_BLOCK_TABLE, pool.states, place, _STORE_DONE)
         if pool.index.shape[0] > 1:
             router.tell(pool.index, pool.index_buckets, pages.key_at(pool.pages, place), ONE)
@@ -394,7 +410,7 @@ def stored(pool: Any, place: int) -> int:
     pool.pages[natural(page)].pending &= ~blocks
     _come(pool, page, blocks)
     pool.record[0].idle += number
-    return following
+    return following, evicted
 
 
 @compiled

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_spec.machines import BlockEvent, BlockState, RequestEvent, TransferEvent
+from playproof_spec.machines import RequestEvent, TransferEvent
 from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel import blocks, host, links, prompts, queues, router, tables
@@ -40,12 +40,10 @@ from playproof_kernel.arrays import (
 from playproof_kernel.jit import ZERO, compiled, constant, natural
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.timers import sooner
-from playproof_kernel.transitions import BLOCK_TABLE, COPYING_TABLE, REQUEST_TABLE, advance, renew
+from playproof_kernel.transitions import COPYING_TABLE, REQUEST_TABLE, advance, renew
 
 _SUBMIT, _START = constant(TransferEvent.SUBMIT), constant(TransferEvent.START)
 _FINISH, _DROP = constant(TransferEvent.FINISH), constant(TransferEvent.DROP)
-_READ_DONE = constant(BlockEvent.READ_DONE)
-_READING, _READING_IDLE = constant(BlockState.READING), constant(BlockState.READING_IDLE)
 _LOAD = constant(RequestEvent.LOAD)
 
 DEFERRED = constant(-1)
@@ -198,30 +196,13 @@ def _end_store(sim: Any, row: int) -> bool:
     worker = int(copying.worker)
     keeps = is_shared(sim, worker)
     pool = host.pool_of(sim, worker)
-    states, slots, kept = sim.block_state[worker], sim.slots[worker], sim.kept[worker]
-    first, last = int(copying.first), NONE
-    # The chain goes from the last block to the first.
-    place = first
-    while place != NONE:
-        source = pool.sources[natural(place)]
-        copy = natural(source.block)
-        # It may have been evicted meanwhile, and its number stand for another copy.
-        is_there = blocks.slot_of(slots, copy) == source.slot
-        if is_there and (states[copy] == _READING or states[copy] == _READING_IDLE):
-            advance(BLOCK_TABLE, states, copy, _READ_DONE)
-        else:
-            sim.read_slots[worker, source.slot] = 0
-            sim.workers[worker].evicted_reads -= 1
-        if keeps:
-            kept[copy] = NONE
-            if last == NONE:
-                copying.first = copy
-            else:
-                kept[natural(last)] = copy
-            last = copy
-        place = int(pool.links[natural(place)])
+    first = int(copying.first)
+    if keeps:
+        _keep(sim, worker, row)
+    sources = _sources(sim, worker, ZERO, ZERO)
     while first != NONE:
-        first = host.stored(pool, first)
+        first, evicted = host.stored(pool, first, sources)
+        sim.workers[worker].evicted_reads -= evicted
     # The request may be gone, and another in its place.
     if sim.tickets[copying.request].store == row:
         sim.tickets[copying.request].store = NONE
@@ -233,6 +214,24 @@ def _end_store(sim: Any, row: int) -> bool:
     if sim.workers[worker].pass_end == NONE:
         return_copies(sim, worker, int(copying.end))
     return False
+
+
+@compiled
+def _keep(sim: Any, worker: int, row: int) -> None:
+    """Chain the G1 copies that a store has read, from the last block to the first, from ``copying.first`` on."""
+    copying = sim.copyings[row]
+    pool = host.pool_of(sim, worker)
+    kept = sim.kept[worker]
+    place, last = int(copying.first), NONE
+    while place != NONE:
+        copy = int(pool.sources[natural(place)].block)
+        kept[natural(copy)] = NONE
+        if last == NONE:
+            copying.first = copy
+        else:
+            kept[natural(last)] = copy
+        last = copy
+        place = int(pool.links[natural(place)])
 
 
 @compiled
@@ -328,7 +327,7 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
         record.retrying = 1
         record.retries += 1
         return
-    static = sim.static[request]
+    static, live = sim.static[request], sim.live[request]
     stride = config_of(sim, worker).key_stride
     if short > 0:
         # Its other blocks do not go. All blocks of the prompt are used below, in whatever order they stand.
@@ -338,7 +337,7 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
     for run in range(static.key_begin, static.key_end):
         block, number, key = prompts.part_of(sim.keys[run], static, stride, begin, end)
         if number > 0:
-            sources = _sources(sim, worker, request, block, number)
+            sources = _sources(sim, worker, int(live.table_begin + block), number)
             host.store(pool, sim.copyings[row], key, stride, number, sources, is_shared(sim, worker))
     queues.append(sim.queues[worker, PREPARED], sim.copyings, row)
     record.stores += 1
@@ -348,9 +347,8 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
 
 
 @compiled
-def _sources(sim: Any, worker: int, request: int, block: int, number: int) -> host.Sources:
-    """Return the G1 copies of `number` prompt blocks of `request` from `block` on."""
-    entry = sim.live[request].table_begin + block
+def _sources(sim: Any, worker: int, entry: int, number: int) -> host.Sources:
+    """Return the `number` G1 copies in the arena from `entry` on."""
     return host.Sources(
         sim.arena[entry : entry + number],
         sim.slots[worker],
@@ -363,7 +361,7 @@ def _sources(sim: Any, worker: int, request: int, block: int, number: int) -> ho
 @compiled
 def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple[int, int, bool]:
     """Look at the blocks of `request` from `begin` to `end`; returns as `host.examine` does."""
-    static = sim.static[request]
+    static, live = sim.static[request], sim.live[request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
     some_read = sim.workers[worker].evicted_reads > 0
@@ -371,7 +369,7 @@ def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple
     for run in range(static.key_begin, static.key_end):
         block, number, key = prompts.part_of(sim.keys[run], static, stride, begin, end)
         if number > 0:
-            sources = _sources(sim, worker, request, block, number)
+            sources = _sources(sim, worker, int(live.table_begin + block), number)
             more_missing, more_kept, more_read = host.examine(pool, key, stride, number, sources, some_read)
             missing += more_missing
             kept += more_kept
@@ -482,7 +480,10 @@ def _reads_loose_copies(sim: Any, worker: int) -> bool:
     slots = sim.slots[worker]
     row = int(sim.queues[worker, STORES].head)
     while row != NONE:
+        request = int(sim.copyings[row].request)
         place = int(sim.copyings[row].first)
+        if sim.tickets[request].store == row and sim.live[request].table_len > 0:
+            place = NONE  # all stand in its table: once it lets them go, it has none while this store lasts
         while place != NONE:
             source = pool.sources[natural(place)]
             copy = natural(source.block)
