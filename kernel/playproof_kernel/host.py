@@ -119,6 +119,9 @@ def _from(key: int, stride: int, number: int) -> tuple[int, int]:
     There are `number` keys at most.
     """
     low = key & (PAGE - 1)
+    if stride == 1:  # no division, and no loop
+        of_page = min(PAGE - low, number)
+        return ((1 << of_page) - 1) << low, of_page
     of_page = min((PAGE - 1 - low) // stride + 1, number)
     return _places(low, stride, of_page), of_page
 
@@ -126,14 +129,16 @@ def _from(key: int, stride: int, number: int) -> tuple[int, int]:
 @compiled
 def _up_to(key: int, stride: int, number: int) -> tuple[int, int]:
     """Return the same of `key` and those before it."""
-    of_page = min((key & (PAGE - 1)) // stride + 1, number)
-    return _places((key & (PAGE - 1)) - (of_page - 1) * stride, stride, of_page), of_page
+    low = key & (PAGE - 1)
+    if stride == 1:
+        of_page = min(low + 1, number)
+        return ((1 << of_page) - 1) << (low + 1 - of_page), of_page
+    of_page = min(low // stride + 1, number)
+    return _places(low - (of_page - 1) * stride, stride, of_page), of_page
 
 
 @compiled
 def _places(low: int, stride: int, number: int) -> int:
-    if stride == 1:
-        return ((1 << number) - 1) << low
     bits = 0
     for i in range(number):
         bits |= 1 << (low + i * stride)
@@ -242,9 +247,26 @@ def use(pool: Any, key: int, stride: int, number: int) -> None:
         if page != NONE:
             used &= pool.pages[natural(page)].idle
             if used != 0:
-                _leave(pool, page, used)
-                _come(pool, page, used)
+                _use_of_page(pool, page, used)
         left -= of_page
+
+
+@compiled
+def _use_of_page(pool: Any, page: int, blocks: int) -> None:
+    record, of_page, order = pool.record[0], pool.pages[natural(page)], pool.order
+    old, new = natural(of_page.latest), natural(record.newest)
+    if order[old].blocks != blocks or order[old].earlier != NONE or record.newest == record.order_end:
+        _leave(pool, page, blocks)
+        _come(pool, page, blocks)
+        return
+    # Most often the page has one stretch, and all of it is used.
+    order[old].blocks = 0
+    order[new].page = page
+    order[new].blocks = blocks
+    order[new].earlier = NONE
+    of_page.latest = new
+    record.newest += 1
+    record.recent = NONE
 
 
 @compiled
