@@ -282,6 +282,9 @@ HOST = np.dtype(
     [
         ("pool", np.int64),  # NONE without host memory
         ("shared", np.int64),
+        # Of the pool's links: the instant at which the next copy ends or, where it is shared, begins to move, or NONE
+        ("due", np.int64),
+        ("stirred", np.int64),  # whether copies of the pool ended since the loop last looked at this worker
         ("users", np.int64),  # workers of the pool
         # The pool
         ("capacity", np.int64),  # blocks
@@ -293,12 +296,15 @@ HOST = np.dtype(
         ("oldest", np.int64),  # where their order of use begins and ends
         ("newest", np.int64),
         ("order_end", np.int64),  # how far it goes before it is squeezed
-        ("recent", np.int64),  # serial of the request whose prompt was used last, if its blocks are the most recent
+        # Who used its blocks last, and what of that has not been entered in the order of use; see `offload._use_all`
+        ("recent", np.int64),  # request, or NONE
+        ("unsettled", np.int64),
+        ("used_at", np.int64),  # where the order ended then
+        ("older", np.int64),  # idle blocks used before its own
         # A shared pool's links; see `links`
         ("pool_bytes_per_second", np.float64, (2,)),  # by direction; 0: no bound
         ("pool_busy", np.int64, (2,)),
         ("advanced", np.int64),  # instant up to which copies have moved
-        ("due", np.int64),  # instant at which the next one begins to move or ends, or NONE
         # The worker's links
         ("bytes_per_second", np.float64, (2,)),  # 0: at once
         ("latency", np.int64),
@@ -312,7 +318,6 @@ HOST = np.dtype(
         ("retrying", np.int64),  # whether a running request has blocks that it could not store in the current pass
         ("wakenings", np.int64),
         ("awake", np.int64),  # requests set aside that have not been looked at since the latest wakening
-        ("stirred", np.int64),  # whether copies of the pool ended since the loop last looked at this worker
         # What the report counts; evictions stand with the pool
         ("hits", np.int64),
         ("misses", np.int64),

@@ -326,6 +326,7 @@ def with_more_seats(sim: Sim) -> Sim:
     for queues in (sim.queues[:, :PREPARED], sim.actions):
         queues["head"], queues["tail"] = moved(queues["head"]), moved(queues["tail"])
     larger.copyings.request = moved(larger.copyings.request)
+    larger.hosts.recent = moved(larger.hosts.recent)
     larger.running[:] = moved(sim.running)
     larger.plays.shift[plays:] = nodes + largest * np.arange(seats)
     for seat in range(plays + seats - 1, plays - 1, -1):

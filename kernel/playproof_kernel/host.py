@@ -237,36 +237,73 @@ def examine(pool: Any, key: int, stride: int, number: int, sources: Any, some_re
 
 
 @compiled
-def use(pool: Any, key: int, stride: int, number: int) -> None:
-    """Let idle blocks be the most recent, last key first."""
-    page, left = NONE, number
-    while left > 0:
-        last = key + (left - 1) * stride
-        page = _page_of(pool, last, page - 1)
-        used, of_page = _up_to(last, stride, left)
-        if page != NONE:
-            used &= pool.pages[natural(page)].idle
-            if used != 0:
-                _use_of_page(pool, page, used)
-        left -= of_page
+def reserve(pool: Any, number: int) -> None:
+    """See to it that `number` stretches can come into the order before it is squeezed, at most one for each block."""
+    record = pool.record[0]
+    if record.newest + number > record.order_end:
+        _squeeze(pool)
+        record.order_end = min(max(record.order_end, record.newest + number), pool.order.shape[0])
 
 
 @compiled
-def _use_of_page(pool: Any, page: int, blocks: int) -> None:
+def use(pool: Any, key: int, stride: int, number: int, before: int) -> int:
+    """Let idle blocks be the most recent, last key first; the caller has reserved room.
+
+    Parameters
+    ----------
+    before : int
+        Only blocks that stand before this in the order are used.
+
+    Returns
+    -------
+    int
+        How many were used.
+    """
+    moved, page, left = 0, NONE, number
+    while left > 0:
+        last = key + (left - 1) * stride
+        page = _page_of(pool, last, page - 1)
+        asked, of_page = _up_to(last, stride, left)
+        if page != NONE:
+            moved += _use_of_page(pool, page, asked & pool.pages[natural(page)].idle, before)
+        left -= of_page
+    return moved
+
+
+@compiled
+def _use_of_page(pool: Any, page: int, blocks: int, before: int) -> int:
     record, of_page, order = pool.record[0], pool.pages[natural(page)], pool.order
+    if blocks == 0:
+        return 0
     old, new = natural(of_page.latest), natural(record.newest)
-    if order[old].blocks != blocks or order[old].earlier != NONE or record.newest == record.order_end:
+    if order[old].blocks == blocks and order[old].earlier == NONE and old < before:
+        # Most often the page has one stretch, and all of it is used.
+        order[old].blocks = 0
+        order[new].page = page
+        order[new].blocks = blocks
+        order[new].earlier = NONE
+        of_page.latest = new
+        record.newest += 1
+        return _count(blocks)
+    at = int(of_page.latest)
+    while at >= before:
+        blocks &= ~order[natural(at)].blocks
+        at = int(order[natural(at)].earlier)
+    if blocks != 0:
         _leave(pool, page, blocks)
         _come(pool, page, blocks)
-        return
-    # Most often the page has one stretch, and all of it is used.
-    order[old].blocks = 0
-    order[new].page = page
-    order[new].blocks = blocks
-    order[new].earlier = NONE
-    of_page.latest = new
-    record.newest += 1
-    record.recent = NONE
+    return _count(blocks)
+
+
+@compiled
+def use_again(pool: Any, begin: int, end: int) -> None:
+    """Let the stretches from `begin` to `end` of the order be the most recent, in the same sequence; room is there."""
+    for at in range(begin, end):
+        stretch = pool.order[natural(at)]
+        if stretch.blocks != 0:
+            page, blocks = int(stretch.page), int(stretch.blocks)
+            _leave(pool, page, blocks)
+            _come(pool, page, blocks)
 
 
 @compiled
@@ -283,7 +320,6 @@ def _come(pool: Any, page: int, blocks: int) -> None:
     of_page.latest = at
     of_page.idle |= blocks
     record.newest += 1
-    record.recent = NONE
 
 
 @compiled
@@ -309,9 +345,9 @@ def _leave(pool: Any, page: int, blocks: int) -> None:
 
 @compiled
 def _squeeze(pool: Any) -> None:
-    """Close the gaps that stretches without blocks are in the order; the others keep their sequence."""
+    """Close the gaps that stretches without blocks are in the order; the others keep theirs, as does `used_at`."""
     record, order = pool.record[0], pool.order
-    kept = 0
+    kept, before = 0, 0
     for at in range(record.oldest, record.newest):
         old, new = natural(at), natural(kept)
         if order[old].blocks != 0:
@@ -323,8 +359,10 @@ def _squeeze(pool: Any) -> None:
             order[new].earlier = earlier
             pool.pages[page].latest = new
             kept += 1
+            before += 1 if at < record.used_at else 0
     record.oldest = 0
     record.newest = kept
+    record.used_at = before
     record.order_end = min(max(2 * kept, _SHORTEST), order.shape[0])
 
 
@@ -358,6 +396,7 @@ def evict(pool: Any, number: int) -> None:
     record.oldest = at
     record.used -= number
     record.idle -= number
+    record.older -= number
     record.evictions += number
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from playproof_spec.machines import NodeEvent, NodeState, PlayEvent, PlayState, RequestState
 
-from playproof_kernel import requests
+from playproof_kernel import offload, requests
 from playproof_kernel.arrays import NONE
 from playproof_kernel.blocks import GENERATED, SERIALS_BELOW
 from playproof_kernel.deployment import Backend
@@ -49,6 +49,7 @@ _SGLANG = constant(Backend.SGLANG)
 @compiled
 def _clear_row(sim: Any, row: int, source: int, serial: int, space: int) -> None:
     """Make an engine request of `row` that has not begun, with what is fixed of that of row `source`."""
+    offload.forget(sim, row)
     sim.static[row] = sim.static[source]
     static, live, ticket = sim.static[row], sim.live[row], sim.tickets[row]
     static.serial = serial

@@ -38,6 +38,7 @@ from playproof_kernel.arrays import (
     WAITING,
 )
 from playproof_kernel.jit import ZERO, compiled, constant, natural
+from playproof_kernel.pages import PAGE_BITS
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.timers import sooner
 from playproof_kernel.transitions import COPYING_TABLE, REQUEST_TABLE, advance, renew
@@ -112,6 +113,7 @@ def _submit(sim: Any, row: int, direction: int, may_start: int) -> None:
     record.link_free[direction] = min(max(record.link_free[direction], ready) + duration, HORIZON_NS)
     record.busy[direction] += duration
     copying.end = record.link_free[direction]
+    record.due = sooner(record.due, int(copying.end))
     queues.append(sim.queues[worker, STORES + direction], sim.copyings, row)
 
 
@@ -121,14 +123,16 @@ def next_end(sim: Any, worker: int) -> int:
 
     That is the end of a copy, or, in a shared pool, also the first byte of one.
     """
-    record = sim.hosts[worker]
-    if record.pool == NONE:
-        return NONE
-    if record.shared != 0:
-        return int(sim.hosts[record.pool].due)
+    pool = sim.hosts[worker].pool
+    return NONE if pool == NONE else int(sim.hosts[pool].due)
+
+
+@compiled
+def _find_due(sim: Any, worker: int) -> None:
+    """Find out anew when the next copy of a private pool ends."""
     store, load = sim.queues[worker, STORES].head, sim.queues[worker, LOADS].head
     end = NONE if store == NONE else int(sim.copyings[store].end)
-    return end if load == NONE else int(sooner(end, int(sim.copyings[load].end)))
+    sim.hosts[worker].due = end if load == NONE else sooner(end, int(sim.copyings[load].end))
 
 
 @compiled
@@ -150,6 +154,7 @@ def end_copies(sim: Any, worker: int, now: int) -> bool:
         stores, loads = sim.queues[worker, STORES], sim.queues[worker, LOADS]
         is_store = stores.head != NONE and sim.copyings[stores.head].end == end
         row = queues.take(stores if is_store else loads, sim.copyings)
+        _find_due(sim, worker)
         advance(COPYING_TABLE, sim.copying_state, row, _START)
         advance(COPYING_TABLE, sim.copying_state, row, _FINISH)
         _end(sim, row)
@@ -323,6 +328,8 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
         record.retrying = 1
         return
     short = missing - (pool.record[0].capacity - pool.record[0].used)
+    if short > pool.record[0].older - kept:
+        _settle(sim, worker)  # its own blocks before the cohort may have to go
     if short > pool.record[0].idle - kept:
         record.retrying = 1
         record.retries += 1
@@ -331,7 +338,8 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
     stride = config_of(sim, worker).key_stride
     if short > 0:
         # Its other blocks do not go. All blocks of the prompt are used below, in whatever order they stand.
-        _use(sim, worker, request, begin, end)
+        if kept > 0:
+            _use(sim, worker, request, begin, end, _END)
         host.evict(pool, short)
     row = _new_copying(sim, worker, request)
     for run in range(static.key_begin, static.key_end):
@@ -379,25 +387,75 @@ def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple
 
 @compiled
 def _use_all(sim: Any, worker: int, request: int) -> None:
-    """Use every prompt block of `request` that is idle in the host, last first."""
+    """Use every prompt block of `request` that is idle in the host, last first.
+
+    A prompt that is computed in chunks is used with each of them. All but the last of these uses show only in the order
+    of the request's own blocks, as long as nobody else's blocks are used and none of its own are evicted; so they are
+    put off until that could matter (`_settle`).
+    """
     record = sim.hosts[sim.hosts[worker].pool]
-    serial = sim.static[request].serial
-    # A prompt that was used last, with nothing in the order since, would be left as it stands.
-    if record.recent != serial:
-        _use(sim, worker, request, ZERO, _END)
-        record.recent = serial
+    if record.recent == request:
+        if record.newest > record.used_at:
+            record.unsettled = 1
+    else:
+        _settle(sim, worker)
+        moved = _use(sim, worker, request, ZERO, _END, _END)
+        record.recent = request
+        record.older = record.idle - moved
+    record.used_at = record.newest
 
 
 @compiled
-def _use(sim: Any, worker: int, request: int, begin: int, end: int) -> None:
-    """Use the idle ones of the prompt blocks `begin` to `end` of `request`, last first."""
+def _settle(sim: Any, worker: int) -> None:
+    """Enter in the order of use what was put off: the latest use by `recent`, before what has come into it since."""
+    pool = host.pool_of(sim, worker)
+    record = pool.record[0]
+    if record.unsettled != 0:
+        recent, since = int(record.recent), int(record.newest - record.used_at)
+        host.reserve(pool, _stretches(sim, worker, recent) + since)
+        used_at, end = int(record.used_at), int(record.newest)
+        _use(sim, worker, recent, ZERO, _END, used_at)
+        host.use_again(pool, used_at, end)
+    record.unsettled = 0
+    record.recent = NONE
+
+
+@compiled
+def _stretches(sim: Any, worker: int, request: int) -> int:
+    """Return how many stretches of the order a use of the prompt of `request` makes at most: one for each page."""
+    static = sim.static[request]
+    stride = config_of(sim, worker).key_stride
+    number = 0
+    for run in range(static.key_begin, static.key_end):
+        number += ((sim.keys[run].count * stride) >> PAGE_BITS) + 2
+    return int(number)
+
+
+@compiled
+def _use(sim: Any, worker: int, request: int, begin: int, end: int, before: int) -> int:
+    """Use the idle ones of the prompt blocks `begin` to `end` of `request`, last first; returns how many there were.
+
+    Only those that stand before `before` in the order of use, if that is not behind it.
+    """
     static = sim.static[request]
     stride = config_of(sim, worker).key_stride
     pool = host.pool_of(sim, worker)
+    if before == _END:
+        host.reserve(pool, _stretches(sim, worker, request))
+    moved = 0
     for run in range(static.key_end - 1, static.key_begin - 1, -1):
         _, number, key = prompts.part_of(sim.keys[run], static, stride, begin, end)
         if number > 0:
-            host.use(pool, key, stride, number)
+            moved += host.use(pool, key, stride, number, before)
+    return moved
+
+
+@compiled
+def forget(sim: Any, request: int) -> None:
+    """Have done with a request whose slot is taken by another one."""
+    for worker in range(sim.hosts.shape[0]):
+        if sim.hosts[worker].recent == request:
+            _settle(sim, worker)
 
 
 # Fences ------------------------------------------------------------------------------------------------------------
@@ -715,6 +773,7 @@ def drop_load(sim: Any, worker: int, request: int) -> None:
         links.drop(sim, int(sim.hosts[worker].pool), row, H2D, int(sim.run[0].now))
     else:
         queues.remove(sim.queues[worker, LOADS], sim.copyings, row)
+        _find_due(sim, worker)
     advance(COPYING_TABLE, sim.copying_state, row, _DROP)
     _unpin_all(sim, row)
     sim.tickets[request].load = NONE

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -19,8 +20,9 @@ from hypothesis.stateful import initialize, invariant
 from loading import loading_case
 from naive_disagg import DestinationRole, NaiveDisagg
 from naive_g2 import Copying, NaiveHost, NaiveHostWorker, SharedLinks
-from playproof_kernel import HostSpec
+from playproof_kernel import HostSpec, offload
 from playproof_kernel.arrays import ASIDE, NONE, PENDING, WAITING
+from playproof_kernel.jit import compiled_entry
 from playproof_kernel.pages import PAGE
 from playproof_spec.machines import HostBlockState, RequestState, TransferState
 from pressure import check_pools
@@ -36,6 +38,11 @@ BITS = {
 }
 # By how much a sum of floats may miss the bytes that an exact link has left.
 BYTES_OFF_MOST = 1e-3
+
+
+@compiled_entry
+def settle(sim: Any, worker: int) -> None:
+    offload._settle(sim, worker)
 
 
 class HostBesideNaive(ReplayBesideNaive):
@@ -121,8 +128,11 @@ class HostBesideNaive(ReplayBesideNaive):
             assert [self.contents[key] for key in self.oldest_first(row)] == pool.oldest_first
 
     def oldest_first(self, row: int) -> list[int]:
-        """Idle blocks of a pool in their order of use."""
-        order = self.sim.host_order[row, int(self.sim.hosts[row].oldest) : int(self.sim.hosts[row].newest)]
+        """Idle blocks of a pool in their order of use, with what the kernel puts off entered in a copy of it."""
+        changed = ("hosts", "host_pages", "host_order")
+        sim = self.sim._replace(**{name: getattr(self.sim, name).copy() for name in changed})
+        settle(sim, next(number for number, _ in self.hosted() if self.sim.hosts[number].pool == row))
+        order = sim.host_order[row, int(sim.hosts[row].oldest) : int(sim.hosts[row].newest)]
         return [
             self.key_at(row, int(stretch.page) * PAGE + low)
             for stretch in order
