@@ -215,7 +215,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         links=np.zeros((workers, numbers), np.int32),
         **_new_slots(config, deployment, numbers, copies),
         order=records((workers, 1 << (2 * copies).bit_length()), STRETCH),
-        buckets=np.full((workers, 1 << copies.bit_length()), NONE, np.int32),
+        buckets=_new_buckets(workers, copies),
         index_pages=records((workers, copies), INDEX_PAGE),
         index_places=np.zeros((workers, copies * PAGE), np.int32),
         arena=np.zeros(arena, np.int32),
@@ -369,7 +369,7 @@ def _new_hosts(deployment: DeploymentSpec, numbers: int) -> dict[str, Any]:
         "host_sources": records((pools, capacity * PAGE), HOST_SOURCE),
         "host_order": records((pools, capacity * ORDER_PER_BLOCK), HOST_STRETCH),
         "host_pages": records((pools, capacity), HOST_PAGE),
-        "host_buckets": np.full((pools, 1 << capacity.bit_length()), NONE, np.int32),
+        "host_buckets": _new_buckets(pools, capacity),
         "kept": np.zeros((workers, numbers), np.int32),
         "copyings": records(workers * capacity, COPYING),
         "copying_state": np.zeros(workers * capacity, np.int8),
@@ -447,6 +447,14 @@ def _new_workers(config: Any) -> Any:
     table.tree_used = 1  # the root
     table.tree_live = 1
     return table
+
+
+def _new_buckets(pools: int, blocks: int) -> Any:
+    """Return the hash tables of as many indices by pages, one for each pool of so many blocks.
+
+    Most pages have many blocks, so there are few of them; a table for as many pages as blocks would be out of cache.
+    """
+    return np.full((pools, 1 << max(blocks.bit_length() - 3, 4)), NONE, np.int32)
 
 
 def _new_slots(config: Any, deployment: DeploymentSpec, numbers: int, copies: int) -> dict[str, Any]:
