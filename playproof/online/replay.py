@@ -110,10 +110,12 @@ def _report(
     if load.snapshot_seed is not None:
         controlled = cast("ControlledLedger", ledger)
         return OnlineControlledReport(
-            trace, controlled, deployment, load, setting, observed, findings=findings, per_request=per_request
-        )
+            trace, controlled, deployment, load, findings=findings, per_request=per_request
+        ).of(setting, observed)
     finite = cast("Ledger", ledger)
-    return OnlineReport(trace, finite, deployment, load, setting, observed, findings=findings, per_request=per_request)
+    return OnlineReport(trace, finite, deployment, load, findings=findings, per_request=per_request).of(
+        setting, observed
+    )
 
 
 @contextlib.contextmanager

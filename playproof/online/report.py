@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
-from playproof_spec.certificate import ProvenGraph
-from playproof_spec.findings import Findings
 from playproof_spec.machines import NodeState
 from playproof_spec.units import NS_PER_MS
 
 from playproof.controlled import ControlledReport
-from playproof.deployment import Deployment, Load
 from playproof.online.driver import EndedBy, Observed
 from playproof.online.options import OnlineOptions
 from playproof.report import Report
-
-if TYPE_CHECKING:
-    from playproof_kernel.controlled import ControlledLedger
-    from playproof_kernel.ledger import Ledger
 
 # What workers did, which only mock workers say.
 _WORK = (
@@ -62,10 +55,19 @@ class Setting:
 
 
 class _Online(Report):
-    """What the reports of online replays share; `Report` or `ControlledReport` makes the rest."""
+    """What the reports of online replays share. `Report` or `ControlledReport` makes the rest, with its parameters.
+
+    What was seen besides is added by `of`.
+    """
 
     setting: Setting
     observed: Observed
+
+    def of(self, setting: Setting, observed: Observed) -> Self:
+        """Make this the report of a replay in `setting` of which `observed` was seen."""
+        self.setting, self.observed = setting, observed
+        self.wall_time_ms = observed.wall_ns / NS_PER_MS
+        return self
 
     @property
     def client_limited(self) -> bool:
@@ -149,25 +151,7 @@ class _Online(Report):
 
 
 class OnlineReport(_Online):
-    """The report of a finite online replay; parameters as for `Report`, and what was seen besides."""
-
-    def __init__(
-        self,
-        proven: ProvenGraph,
-        ledger: Ledger,
-        deployment: Deployment,
-        load: Load,
-        setting: Setting,
-        observed: Observed,
-        *,
-        findings: Findings,
-        per_request: bool,
-    ) -> None:
-        wall_ms = observed.wall_ns / NS_PER_MS
-        super().__init__(
-            proven, ledger, deployment, load, findings=findings, wall_time_ms=wall_ms, per_request=per_request
-        )
-        self.setting, self.observed = setting, observed
+    """The report of a finite online replay."""
 
     def _counts(self) -> dict[str, Any]:
         counts = super()._counts()
@@ -181,24 +165,6 @@ class OnlineReport(_Online):
 
 class OnlineControlledReport(_Online, ControlledReport):
     """The report of an online replay under the run controls."""
-
-    def __init__(
-        self,
-        proven: ProvenGraph,
-        controlled: ControlledLedger,
-        deployment: Deployment,
-        load: Load,
-        setting: Setting,
-        observed: Observed,
-        *,
-        findings: Findings,
-        per_request: bool,
-    ) -> None:
-        wall_ms = observed.wall_ns / NS_PER_MS
-        ControlledReport.__init__(
-            self, proven, controlled, deployment, load, findings=findings, wall_time_ms=wall_ms, per_request=per_request
-        )
-        self.setting, self.observed = setting, observed
 
     def _profile(self) -> dict[str, Any]:
         profile, closed_ns = super()._profile(), self.observed.closed_ns
