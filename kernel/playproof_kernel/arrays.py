@@ -345,8 +345,15 @@ HOST_PAGE = np.dtype(
     align=True,
 )
 
-# What the store of a block reads in G1: a copy, and the slot that it had then.
-HOST_SOURCE = np.dtype([("block", np.int32), ("slot", np.int32)], align=True)
+# What is to be known of a block in host memory that is pending or pinned.
+HOST_DETAIL = np.dtype(
+    [
+        ("link", np.int32),  # pending: the next block of its store, or NONE; pinned: by how many loads
+        ("source", np.int32),  # pending: the G1 copy that its store reads, and the slot that this had then
+        ("slot", np.int32),
+    ],
+    align=True,
+)
 
 # Idle blocks of one page that were used in one go; see `host`.
 HOST_STRETCH = np.dtype(
@@ -577,8 +584,7 @@ class Sim(NamedTuple):
         In the order of their times.
     hosts : records of `HOST`, shape (W,)
         Empty without host memory, as are all of these.
-    host_state : Int8, shape (pools, host blocks * PAGE); host_links : Int32, the same shape
-    host_sources : records of `HOST_SOURCE`, the same shape
+    host_state : Int8, shape (pools, host blocks * PAGE); host_details : records of `HOST_DETAIL`, the same shape
         By `pool`, as are the next three: with a pool that all share there is one row, else one a worker.
     host_order : records of `HOST_STRETCH`, shape (pools, host blocks * ORDER_PER_BLOCK)
     host_pages : records of `HOST_PAGE`, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
@@ -641,8 +647,7 @@ class Sim(NamedTuple):
     cancellations: Any
     hosts: Any
     host_state: Any
-    host_links: Any
-    host_sources: Any
+    host_details: Any
     host_order: Any
     host_pages: Any
     host_buckets: Any

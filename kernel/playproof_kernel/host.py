@@ -50,9 +50,7 @@ class HostPool(NamedTuple):
 
     Attributes
     ----------
-    states : Int8; links : Int32; sources : records of `HOST_SOURCE`; shape (capacity * PAGE,), by place
-        `links` of a pinned block: its pins; of a pending one: the next block of its store, or NONE. `sources` of a
-        pending block: what its store reads.
+    states : Int8; details : records of `HOST_DETAIL`; shape (capacity * PAGE,), by place
     order : records of `HOST_STRETCH`, shape (capacity * ORDER_PER_BLOCK,)
     buckets : Int32, shape (power of two,); pages : records of `HOST_PAGE`, shape (capacity,)
     record : records of `HOST`, shape (1,)
@@ -62,8 +60,7 @@ class HostPool(NamedTuple):
     """
 
     states: Any
-    links: Any
-    sources: Any
+    details: Any
     order: Any
     buckets: Any
     pages: Any
@@ -97,8 +94,7 @@ def pool_of(sim: Any, worker: int) -> HostPool:
     row, workers = int(sim.hosts[worker].pool), sim.workers.shape[0]
     return HostPool(
         sim.host_state[row],
-        sim.host_links[row],
-        sim.host_sources[row],
+        sim.host_details[row],
         sim.host_order[row],
         sim.host_buckets[row],
         sim.host_pages[row],
@@ -406,7 +402,7 @@ def store(pool: Any, copying: Any, key: int, stride: int, number: int, sources: 
 
     Its blocks are chained from the last to the first. With `keeps` it has references of its own to what it reads.
     """
-    chain, stored, page, i = int(copying.first), 0, NONE, 0
+    chain, added, page, i = int(copying.first), 0, NONE, 0
     while i < number:
         page = _page_of(pool, key + i * stride, page + 1)
         missing, of_page = _from(key + i * stride, stride, number - i)
@@ -423,18 +419,18 @@ def store(pool: Any, copying: Any, key: int, stride: int, number: int, sources: 
                 copy = natural(sources.table[i + j])
                 slot = slot_of(sources.slots, copy)
                 advance(HOST_BLOCK_TABLE, pool.states, place, _PREPARE_STORE)
-                pool.links[place] = chain
-                pool.sources[place].block = copy
-                pool.sources[place].slot = slot
+                pool.details[place].link = chain
+                pool.details[place].source = copy
+                pool.details[place].slot = slot
                 chain = place
                 advance(BLOCK_TABLE, sources.states, copy, _START_READ)
                 if keeps:
                     sources.copies[copy].refs += 1
-                stored += 1
+                added += 1
         i += of_page
     copying.first = chain
-    copying.blocks += stored
-    pool.record[0].used += stored
+    copying.blocks += added
+    pool.record[0].used += added
 
 
 @compiled
@@ -454,8 +450,8 @@ def stored(pool: Any, place: int, sources: Any) -> tuple[int, int]:
     states, following = sources.states, place
     while following != NONE and following >> PAGE_BITS == page and following <= place:
         place = natural(following)
-        following = int(pool.links[place])
-        copy, slot = natural(pool.sources[place].block), int(pool.sources[place].slot)
+        following = int(pool.details[place].link)
+        copy, slot = natural(pool.details[place].source), int(pool.details[place].slot)
         # If it was evicted, its number may stand for another copy.
         is_there = slot_of(sources.slots, copy) == slot
         if is_there and (states[copy] == _READING or states[copy] == _READING_IDLE):
@@ -488,8 +484,8 @@ def pin(pool: Any, key: int, stride: int, number: int) -> None:
             place = natural((page << PAGE_BITS) | (low + j * stride))
             if (fresh >> (low + j * stride)) & 1 != 0:
                 advance(HOST_BLOCK_TABLE, pool.states, place, _PIN)
-                pool.links[place] = 0
-            pool.links[place] += 1
+                pool.details[place].link = 0
+            pool.details[place].link += 1
         pool.record[0].idle -= _count(fresh)
         i += of_page
 
@@ -506,8 +502,8 @@ def unpin(pool: Any, key: int, stride: int, number: int) -> None:
         for j in range(of_page):
             low = (last & (PAGE - 1)) - j * stride
             place = natural((page << PAGE_BITS) | low)
-            pool.links[place] -= 1
-            if pool.links[place] == 0:
+            pool.details[place].link -= 1
+            if pool.details[place].link == 0:
                 advance(HOST_BLOCK_TABLE, pool.states, place, _UNPIN)
                 freed |= 1 << low
         if freed != 0:

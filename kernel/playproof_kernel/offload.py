@@ -229,14 +229,14 @@ def _keep(sim: Any, worker: int, row: int) -> None:
     kept = sim.kept[worker]
     place, last = int(copying.first), NONE
     while place != NONE:
-        copy = int(pool.sources[natural(place)].block)
+        copy = int(pool.details[natural(place)].source)
         kept[natural(copy)] = NONE
         if last == NONE:
             copying.first = copy
         else:
             kept[natural(last)] = copy
         last = copy
-        place = int(pool.links[natural(place)])
+        place = int(pool.details[natural(place)].link)
 
 
 @compiled
@@ -486,10 +486,10 @@ def _end_of_reading(sim: Any, worker: int, slot: int) -> int:
     while row != NONE:
         place = int(sim.copyings[row].first)
         while place != NONE:
-            if pool.sources[natural(place)].slot == slot:
+            if pool.details[natural(place)].slot == slot:
                 # An earlier reader of the slot had ended before this one could begin.
                 return int(sim.copyings[row].end)
-            place = int(pool.links[natural(place)])
+            place = int(pool.details[natural(place)].link)
         row = int(sim.copyings[row].next)
     return NONE
 
@@ -543,11 +543,11 @@ def _reads_loose_copies(sim: Any, worker: int) -> bool:
         if sim.tickets[request].store == row and sim.live[request].table_len > 0:
             place = NONE  # all stand in its table: once it lets them go, it has none while this store lasts
         while place != NONE:
-            source = pool.sources[natural(place)]
-            copy = natural(source.block)
-            if sim.copies[worker, copy].refs <= 0 or blocks.slot_of(slots, copy) != source.slot:
+            detail = pool.details[natural(place)]
+            copy = natural(detail.source)
+            if sim.copies[worker, copy].refs <= 0 or blocks.slot_of(slots, copy) != detail.slot:
                 return True
-            place = int(pool.links[natural(place)])
+            place = int(pool.details[natural(place)].link)
         row = int(sim.copyings[row].next)
     return False
 

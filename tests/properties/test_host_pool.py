@@ -16,8 +16,8 @@ from playproof_kernel.arrays import (
     COPY,
     COPYING,
     HOST,
+    HOST_DETAIL,
     HOST_PAGE,
-    HOST_SOURCE,
     HOST_STRETCH,
     INDEXED,
     NONE,
@@ -96,8 +96,7 @@ def new_pool(size: int) -> HostPool:
     log = records(1, INDEXED)
     return HostPool(
         states=np.zeros(size * PAGE, np.int8),
-        links=np.zeros(size * PAGE, np.int32),
-        sources=records(size * PAGE, HOST_SOURCE),
+        details=records(size * PAGE, HOST_DETAIL),
         order=records(size * host.ORDER_PER_BLOCK, HOST_STRETCH),
         buckets=np.full(2, NONE, np.int32),
         pages=records(size, HOST_PAGE),
@@ -278,7 +277,7 @@ class HostPoolBesideNaive(RuleBasedStateMachine):
             key = int(self.pool.pages[place // PAGE].number) * PAGE + int(place) % PAGE
             of_state[int(self.pool.states[place])].add(key)
             if self.pool.states[place] == HostBlockState.PINNED:
-                assert int(self.pool.links[place]) == self.pins[key]
+                assert int(self.pool.details[place].link) == self.pins[key]
         assert of_state[HostBlockState.PENDING_STORE] == self.pending
         assert of_state[HostBlockState.RESIDENT] == set(self.idle)
         assert of_state[HostBlockState.PINNED] == self.pins.keys()

@@ -93,9 +93,9 @@ class HostBesideNaive(ReplayBesideNaive):
 
     def held(self, row: int) -> dict[int, tuple[int, int]]:
         """State and pins of the blocks of a pool that are pending or there, by key."""
-        links, states = self.sim.host_links[row], self.sim.host_state[row]
+        details, states = self.sim.host_details[row], self.sim.host_state[row]
         places = (states != HostBlockState.ABSENT).nonzero()[0]
-        pins = np.where(states == HostBlockState.PINNED, links, 0)
+        pins = np.where(states == HostBlockState.PINNED, details.link, 0)
         return {self.key_at(row, place): (int(states[place]), int(pins[place])) for place in places}
 
     def key_at(self, row: int, place: int) -> int:
