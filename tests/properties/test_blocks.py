@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from index_pages import live_pages
 from naive import NaivePool
 from playproof_kernel import blocks
 from playproof_kernel.arrays import COPY, INDEX_PAGE, NONE, STRETCH, WORKER, records
@@ -198,12 +199,8 @@ class PoolBesideNaive(RuleBasedStateMachine):
 
     @invariant()
     def the_index_has_the_pages_of_the_cached_keys_alone(self) -> None:
-        spare, page = set(), int(self.pool.worker[0].spare_page)
-        while page != NONE:
-            spare.add(page)
-            page = int(self.pool.pages[page].next)
         keys = [int(key) for key, copies in self.naive.cached.items() if copies]
-        live = set(range(int(self.pool.worker[0].pages))) - spare
+        live = live_pages(self.pool.pages, self.pool.worker[0])
         assert sorted(int(self.pool.pages[page].number) for page in live) == sorted({key // PAGE for key in keys})
         places = self.pool.places.reshape(-1, PAGE)
         assert np.count_nonzero(places) == len(keys)

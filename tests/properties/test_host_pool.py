@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from index_pages import chained_blocks, live_pages
 from playproof_kernel import host
 from playproof_kernel.arrays import (
     COPY,
@@ -297,25 +298,13 @@ class HostPoolBesideNaive(RuleBasedStateMachine):
 
     @invariant()
     def each_page_chains_its_stretches(self) -> None:
-        """From the latest to the earliest, and all of its idle blocks are in them."""
+        """All of its idle blocks are in them."""
         for number, page in enumerate(self.pool.pages[: int(self.pool.record[0].pages)]):
-            at, before, chained = int(page.latest) if page.there else NONE, len(self.pool.order), 0
-            while at != NONE:
-                stretch = self.pool.order[at]
-                assert int(stretch.page) == number
-                assert at < before
-                assert int(stretch.blocks) != 0 == int(stretch.blocks) & chained
-                chained |= int(stretch.blocks)
-                at, before = int(stretch.earlier), at
-            assert chained == int(page.idle)
+            assert chained_blocks(self.pool.pages, self.pool.order, number) == int(page.idle)
 
     @invariant()
     def pages_without_blocks_are_given_back(self) -> None:
-        spare, page = set(), int(self.pool.record[0].spare_page)
-        while page != NONE:
-            spare.add(page)
-            page = int(self.pool.pages[page].next)
-        live = set(range(int(self.pool.record[0].pages))) - spare
+        live = live_pages(self.pool.pages, self.pool.record[0])
         numbers = sorted(int(self.pool.pages[page].number) for page in live)
         assert numbers == sorted({key // PAGE for key in self.held()})
 

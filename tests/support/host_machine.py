@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
+from index_pages import chained_blocks
 from loading import loading_case
 from naive_disagg import DestinationRole, NaiveDisagg
 from naive_g2 import Copying, NaiveHost, NaiveHostWorker, SharedLinks
@@ -144,21 +145,13 @@ class HostBesideNaive(ReplayBesideNaive):
     def pages_know_the_states_of_their_blocks(self) -> None:
         """The bits of each page are the states of its places, and its chain of stretches has its idle ones."""
         for row in self.pools():
-            order = self.sim.host_order[row]
+            pages, order = self.sim.host_pages[row], self.sim.host_order[row]
             states = self.sim.host_state[row].reshape(-1, PAGE)
             for number in range(int(self.sim.hosts[row].pages)):
-                page, idle = self.sim.host_pages[row][number], 0
                 for name, of in BITS.items():
-                    assert page[name] == sum(1 << low for low in range(PAGE) if states[number, low] in of), name
-                at = int(page.latest) if page.there else NONE
-                while at != NONE:
-                    assert order[at].page == number
-                    assert int(order[at].blocks) & ~int(page.idle) == 0 != int(order[at].blocks)
-                    assert idle & int(order[at].blocks) == 0
-                    idle |= int(order[at].blocks)
-                    assert order[at].earlier < at
-                    at = int(order[at].earlier)
-                assert idle == page.idle
+                    bits = sum(1 << low for low in range(PAGE) if states[number, low] in of)
+                    assert pages[number][name] == bits, name
+                assert chained_blocks(pages, order, number) == pages[number].idle
 
     @invariant()
     def capacity_is_kept_and_counted_once(self) -> None:
