@@ -22,7 +22,7 @@ from playproof_lowering.chains import BlockIds, PrefixChain, Runs, tell_cut, too
 from playproof_lowering.claude_records import MAIN, AgentResult, FileLog, Meta, RecordedCall, Scope, read_file
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import SourceFile, read_through
-from playproof_lowering.turns import Corpus, Turn, after, circular, clock_went_back, sequence, spawn
+from playproof_lowering.turns import Corpus, Turn, after, begun_by, circular, clock_went_back, sequence, spawn
 
 __all__ = ["DEFAULT_BLOCK_SIZE", "read_claude"]
 
@@ -596,14 +596,9 @@ class _Links:
         for seer in seers:
             target = parent.listed[seer]
             last = joined if background else run.start
-            while last + 1 < run.stop and _begun_by(child.listed[last + 1], target):
+            while last + 1 < run.stop and begun_by(child.listed[last + 1], target):
                 last += 1
             if last > joined:
                 self._counts["overlaps_floored"] += after(child.listed[last], target, Relation.JOIN)
                 self._counts["joins"] += 1
                 joined = last
-
-
-def _begun_by(turn: Turn, target: Turn) -> bool:
-    """Tell whether what `target` answers may hold what `turn` said: it had begun, or was over at once."""
-    return turn.start_ns < target.start_ns or turn.end_ns <= target.start_ns

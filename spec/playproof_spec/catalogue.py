@@ -500,6 +500,14 @@ FORMAT = _kinds(
         "an answer 3 s before its question",
     ),
     Kind(
+        "surrogate-lone",
+        Severity.NOTE,
+        "escapes of half a character",
+        "A recorder that cuts texts by UTF-16 units leaves such halves; no id or count is read from one.",
+        "Nothing to do.",
+        "a tool's result that was cut behind `\\ud83d`",
+    ),
+    Kind(
         "prefix-cut",
         Severity.NOTE,
         "prompts that forget the one before them",
