@@ -19,9 +19,12 @@ from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph, Relation, Source
 
 from playproof_lowering.chains import BlockIds, PrefixChain, Runs, tell_cut, too_many_blocks
-from playproof_lowering.claude_records import MAIN, AgentResult, FileLog, Meta, RecordedCall, Scope, read_file
+from playproof_lowering.claude_calls import COMPACTION, Part, RecordedCall, Scope
+from playproof_lowering.claude_copies import name_calls
+from playproof_lowering.claude_records import BRANCH, MAIN, AgentResult, FileLog, Meta, read_file
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import SourceFile, read_through
+from playproof_lowering.surrogates import surrogates_replaced
 from playproof_lowering.turns import Corpus, Turn, after, begun_by, circular, clock_went_back, sequence, spawn
 
 __all__ = ["DEFAULT_BLOCK_SIZE", "read_claude"]
@@ -38,25 +41,38 @@ class _Conversation:
     ----------
     calls : list of RecordedCall
         In time order, those that another session owns too.
-    turns : dict of Turn
-        Of the session's own calls by key, and the restored one.
-    place : dict
-        Number of each call's turn.
+    run : str
+        The workflow run that its agent is of, empty for none.
+    fork : RecordedCall, optional
+        The call that it branched off from.
     listed : list of Turn
-        The same turns, by number.
+        Of the session's own calls and the restored ones, in order.
+    first, last : dict
+        Number of the first and of the last turn of each of its own calls: a message may have taken several.
     """
 
     name: str
     calls: list[RecordedCall] = field(default_factory=list)
     by_key: dict[str, RecordedCall] = field(default_factory=dict)
     input_ns: int = -1
-    turns: dict[str, Turn] = field(default_factory=dict)
-    place: dict[str, int] = field(default_factory=dict)
+    run: str = ""
+    fork: RecordedCall | None = None
     listed: list[Turn] = field(default_factory=list)
+    first: dict[str, int] = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def trunk(self) -> str:
+        """The conversation that it branched off from, or itself."""
+        return self.name.partition(BRANCH)[0]
+
+    @property
+    def branched(self) -> bool:
+        return BRANCH in self.name
 
     @property
     def agent(self) -> str:
-        return self.name.removeprefix("agent:") if self.name.startswith("agent:") else ""
+        return self.name.removeprefix("agent:") if self.name.startswith("agent:") and not self.branched else ""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +87,8 @@ class _Session:
         By agent, in time order.
     progress_links : dict
         Tool use by agent.
+    tasks : dict
+        Task by workflow run.
     """
 
     name: str
@@ -79,6 +97,7 @@ class _Session:
     results: dict[str, AgentResult] = field(default_factory=dict)
     results_of: dict[str, list[AgentResult]] = field(default_factory=dict)
     progress_links: dict[str, str] = field(default_factory=dict)
+    tasks: dict[str, str] = field(default_factory=dict)
     last_ns: int = -1
 
     @property
@@ -127,8 +146,10 @@ def read_claude(
         read = partial(read_file, findings=findings, log=log, metas=metas)
         digests.append(read_through(file, read, findings, on_bytes))
     size = block_size or DEFAULT_BLOCK_SIZE
+    reused = name_calls(logs)
     lowering = _Lowering(_sessions(logs), _by_session(metas, logs), findings, size, Where(file=files[0].shown))
     lowering.count(logs)
+    lowering.tell_reused(reused)
     facts["input_digest"] = corpus_digest(digests)
     graph_source = Source("claude", corpus_digest(digests, (f"block_size={size}",)))
     return lowering.finish(graph_source, facts)
@@ -137,18 +158,24 @@ def read_claude(
 def _sessions(logs: Sequence[FileLog]) -> list[_Session]:
     """Put the files' logs together, session by session; nothing depends on the order of the files."""
     sessions: dict[str, _Session] = {}
+    # A run's own file says nothing of its session; no two runs have one id.
+    tasks = {run: task for log in logs for run, task in log.tasks.items()}
     for log in logs:
         owners: dict[str, _Session] = {}
         for name, scope in log.scopes.items():
             # An agent's own file belongs to the session that its records name.
             owner = log.session if MAIN in log.scopes or not scope.session else scope.session
             session = owners[owner] = sessions.setdefault(owner, _Session(owner, log.file))
-            _merge(session.conversations.setdefault(name, _Conversation(name)), scope)
+            conversation = session.conversations.setdefault(name, _Conversation(name))
+            conversation.run = conversation.run or (log.run if name.startswith("agent:") else "")
+            conversation.fork = conversation.fork or scope.fork
+            _merge(conversation, scope)
         for session in owners.values():
             for result in log.results:
                 session.results.setdefault(result.tool_use, result)
             for agent, tool_use in log.progress_links.items():
                 session.progress_links.setdefault(agent, tool_use)
+            session.tasks.update(tasks)
     for session in sessions.values():
         for conversation in session.conversations.values():
             conversation.calls.sort(key=lambda call: (call.start_ns, call.line, call.key))
@@ -235,25 +262,47 @@ def _first_ns(session: _Session) -> tuple[int, str]:
 
 
 def _merge(conversation: _Conversation, scope: Scope) -> None:
-    """Add the calls of one file; a call told twice has the largest of its counts."""
-    for key, call in scope.calls.items():
-        known = conversation.by_key.setdefault(key, call)
+    """Add the calls of one file; of a call told twice the copy that ends last has the counts."""
+    for call in scope.calls:
+        known = conversation.by_key.setdefault(call.key, call)
         if known is call:
             conversation.calls.append(call)
         else:
-            _take_largest(known, call)
+            _put_together(known, call)
     conversation.input_ns = max(conversation.input_ns, scope.input_ns)
 
 
-def _take_largest(call: RecordedCall, other: RecordedCall) -> None:
+def _put_together(call: RecordedCall, other: RecordedCall) -> None:
+    """Let `call` have what either copy of it tells. All counts are taken from one of them."""
+    if (other.end_ns, other.output_length, other.prompt) > (call.end_ns, call.output_length, call.prompt):
+        call.parts, call.prompt = other.parts, other.prompt
     call.start_ns = min(call.start_ns, other.start_ns)
     call.end_ns = max(call.end_ns, other.end_ns)
-    call.output_length = max(call.output_length, other.output_length)
     call.characters = max(call.characters, other.characters)
     call.uses = list(dict.fromkeys([*call.uses, *other.uses]))
+    call.workflows = list(dict.fromkeys([*call.workflows, *other.workflows]))
     call.results = list(dict.fromkeys([*call.results, *other.results]))
     call.notices = list(dict.fromkeys([*call.notices, *other.notices]))
     call.calls_tool |= other.calls_tool
+
+
+def _spans(call: RecordedCall) -> list[tuple[int, int]]:
+    """Divide the time of a message among its LLM calls, in proportion to what they wrote.
+
+    How long each one took is not recorded; the time to write is most of it. Returns (start, end) of each, in
+    nanoseconds, without a gap.
+    """
+    written = [part.output_length for part in call.parts]
+    whole = sum(written)
+    if not whole:
+        written, whole = [1] * len(written), len(written)
+    spans, done = [], 0
+    took_ns = call.end_ns - call.start_ns
+    for tokens in written:
+        begin_ns = call.start_ns + took_ns * done // whole
+        done += tokens
+        spans.append((begin_ns, call.start_ns + took_ns * done // whole))
+    return spans
 
 
 class _Lowering:
@@ -277,8 +326,12 @@ class _Lowering:
         self._owner = _owners(sessions)
         self._sessions = _owners_in_front(sessions, self._owner)
         self._count_copies()
-        # By call, the blocks and the length of prompts that another session may go on from.
+        # By call, the blocks and the length of prompts that another conversation may go on from.
         self._prompts: dict[str, tuple[Runs, int]] = {}
+        # The chains of other models that were asked within a message.
+        self._asides: dict[tuple[str, str, str], PrefixChain] = {}
+        # Side files, by kind.
+        self._side: dict[str, list[str]] = {}
 
     def _count_copies(self) -> None:
         """Count the calls that stand in another conversation, too, and tell of them."""
@@ -298,8 +351,19 @@ class _Lowering:
         """Add up what the files count; a launch or a compaction that several files tell of is one."""
         for log in logs:
             self._count(log)
+        for kind, files in sorted(self._side.items()):
+            message = f"{kind}: {len(files)}, with no call in it"
+            self._findings.add(finding("file-beside", message, where=Where(file=files[0]), found=len(files)))
         self._counts["async_launched"] = len(set().union(*(log.background for log in logs)))
         self._counts["compactions"] = len(set().union(*(log.compactions for log in logs)))
+
+    def tell_reused(self, reused: Sequence[RecordedCall]) -> None:
+        """Tell of calls whose message id is that of another one, too."""
+        self._counts["ids_reused"] = len(reused)
+        if reused:
+            message = f"{len(reused)} calls have the message id of another one; each counts"
+            where = Where(file=reused[0].file, line=reused[0].line)
+            self._findings.add(finding("message-id-reused", message, where=where, found=len(reused)))
 
     def _count(self, log: FileLog) -> None:
         """Add up what one file counts, and tell what its user should know."""
@@ -308,6 +372,19 @@ class _Lowering:
         counts["records_repeated"] += log.duplicates
         counts["clock_went_back"] += log.went_back
         counts["calls_without_usage"] += log.without_usage
+        counts["surrogates"] += log.surrogates
+        if log.side:
+            counts["side_files"] += 1
+            self._side.setdefault(log.side, []).append(log.file)
+        if log.surrogates:
+            self._findings.add(surrogates_replaced(log.file, log.surrogates_line, log.surrogates))
+        merged = sum(scope.merged for scope in log.scopes.values())
+        counts["rows_merged"] += merged
+        if merged:
+            message = f"{merged} rows behind an input are taken for the call of their message id; nothing shows it"
+            line = min(scope.merged_line for scope in log.scopes.values() if scope.merged)
+            where = Where(file=log.file, line=line)
+            self._findings.add(finding("call-merged", message, where=where, found=merged))
         if log.went_back:
             self._findings.add(clock_went_back(log.file, log.went_back_line, log.went_back))
         if log.without_usage:
@@ -340,6 +417,8 @@ class _Lowering:
         """Make turns of the session's own calls; those that another session owns only lend their prompts."""
         for conversation in session.ordered:
             chain = PrefixChain(self._ids, self._block_size)
+            if conversation.fork is not None and conversation.fork.key in self._prompts:
+                chain.resume(*self._prompts[conversation.fork.key])
             answers = deque(_answers(session, conversation))
             last: RecordedCall | None = None
             for call in conversation.calls:
@@ -352,36 +431,60 @@ class _Lowering:
                     if call.key in self._prompts:
                         chain.resume(*self._prompts[call.key])
                     continue
-                turn = self._turn(session, conversation, call)
-                turn.runs = chain.extend(call.input_length, call.cached)
-                turn.private = 1 if call.input_length % self._block_size else 0
-                self._prompts[call.key] = (turn.runs, call.input_length)
-                conversation.place[call.key] = len(conversation.turns)
-                conversation.turns[call.key] = turn
+                self._add(session, conversation, call, chain)
                 last = call
             for answer in answers:
                 last = self._restore(session, conversation, chain, answer, last)
 
-    def _turn(self, session: _Session, conversation: _Conversation, call: RecordedCall) -> Turn:
+    def _add(self, session: _Session, conversation: _Conversation, call: RecordedCall, chain: PrefixChain) -> None:
+        """Add the turns of a message, one for each LLM call that it took."""
+        conversation.first[call.key] = len(conversation.listed)
+        divided = len(call.parts) > 1
+        self._counts["messages_divided"] += divided
+        for number, (part, span) in enumerate(zip(call.parts, _spans(call), strict=True)):
+            turn = self._turn(session, conversation, call, part)
+            turn.start_ns, turn.end_ns = span
+            if divided:
+                turn.label = f"{call.key}/{number}"
+                turn.estimated = (*turn.estimated, "service_time")
+            aside = part.kind != COMPACTION and part.model != call.model
+            own = self._aside(session, conversation, part.model) if aside else chain
+            turn.runs = own.extend(part.input_length, part.cached)
+            turn.private = 1 if part.input_length % self._block_size else 0
+            if part.kind == COMPACTION:
+                chain.reset()
+            elif not aside:
+                self._prompts[call.key] = (turn.runs, part.input_length)
+            conversation.last[call.key] = len(conversation.listed)
+            conversation.listed.append(turn)
+
+    def _aside(self, session: _Session, conversation: _Conversation, model: str) -> PrefixChain:
+        key = session.name, conversation.name, model
+        if key not in self._asides:
+            self._asides[key] = PrefixChain(self._ids, self._block_size)
+        return self._asides[key]
+
+    def _turn(self, session: _Session, conversation: _Conversation, call: RecordedCall, part: Part) -> Turn:
         estimated = []
-        output_length = call.output_length
-        if call.unreliable_output:
+        output_length = part.output_length
+        if call.unreliable_output and len(call.parts) == 1:
             output_length = max(output_length, -(-call.characters // CHARACTERS_PER_TOKEN))
             estimated.append("output_length")
         if not call.answers:
             estimated.append("start")
-        self._counts["llm_calls" if conversation.name == MAIN else "agent_calls"] += 1
-        scope = "main" if conversation.name == MAIN else "agent"
-        self._counts[f"{scope}_output_tokens_recorded"] += call.output_length
-        self._counts[f"{scope}_cache_read_tokens_recorded"] += call.cached
-        self._cached_tokens += call.cached
-        self._counts[f"{scope}_cache_creation_tokens_recorded"] += call.created
+        main = conversation.trunk == MAIN
+        self._counts["llm_calls" if main else "agent_calls"] += 1
+        scope = "main" if main else "agent"
+        self._counts[f"{scope}_output_tokens_recorded"] += part.output_length
+        self._counts[f"{scope}_cache_read_tokens_recorded"] += part.cached
+        self._cached_tokens += part.cached
+        self._counts[f"{scope}_cache_creation_tokens_recorded"] += part.created
         return Turn(
-            request_id=f"{session.name}:{conversation.name}:{len(conversation.turns)}",
+            request_id=f"{session.name}:{conversation.name}:{len(conversation.listed)}",
             label=call.key,
             session=f"{session.name}:{conversation.name}",
-            model=call.model,
-            input_length=call.input_length,
+            model=part.model,
+            input_length=part.input_length,
             output_length=output_length,
             start_ns=call.start_ns,
             end_ns=call.end_ns,
@@ -410,36 +513,37 @@ class _Lowering:
         RecordedCall or None
             `last`; None when its answer was added.
         """
-        usage = result.usage
-        if last is None or not last.calls_tool or usage is None or usage.prompt == 0 or result.at_ns < last.end_ns:
+        parts = [] if result.usage is None or last is None else result.usage.parts(last.model)
+        if last is None or not last.calls_tool or not parts or result.at_ns < last.end_ns:
             return last
+        # Of several calls of the answer the last one wrote it.
+        part = parts[-1]
         # An agent's own file does not tell what had come in by then; but behind its last call, all of it had.
         input_ns = max(result.input_ns, conversation.input_ns if last is conversation.calls[-1] else -1)
         turn = Turn(
-            request_id=f"{session.name}:{conversation.name}:{len(conversation.turns)}",
+            request_id=f"{session.name}:{conversation.name}:{len(conversation.listed)}",
             label=f"{result.tool_use} toolUseResult.usage",
             session=f"{session.name}:{conversation.name}",
             model=last.model,
-            input_length=usage.prompt,
-            output_length=usage.output_tokens or 0,
+            input_length=part.input_length,
+            output_length=part.output_length,
             start_ns=min(max(input_ns, last.end_ns), result.at_ns),
             end_ns=result.at_ns,
             file=result.file,
             line=result.line,
-            runs=chain.extend(usage.prompt, usage.cache_read_input_tokens or 0),
-            private=1 if usage.prompt % self._block_size else 0,
+            runs=chain.extend(part.input_length, part.cached),
+            private=1 if part.input_length % self._block_size else 0,
             estimated=("request",),
         )
-        conversation.turns[turn.label] = turn
-        self._cached_tokens += usage.cache_read_input_tokens or 0
+        conversation.listed.append(turn)
+        self._cached_tokens += part.cached
         self._counts["calls_restored"] += 1
         return None
 
     def _link(self, session: _Session) -> list[Turn]:
         """Make the edges of one session; return its turns in document order."""
-        conversations = [c for c in session.ordered if c.turns]
+        conversations = [c for c in session.ordered if c.listed]
         for conversation in conversations:
-            conversation.listed = list(conversation.turns.values())
             self._counts["overlaps_floored"] += sequence(conversation.listed)
         links = _Links(session, conversations, self._metas, self._findings, self._counts)
         links.connect()
@@ -452,6 +556,7 @@ class _Lowering:
         for name, code, message in (
             ("output_length", "output-estimated", "the output of {} calls is estimated from their characters"),
             ("request", "call-restored", "agents' last calls restored from their results: {}"),
+            ("service_time", "message-divided", "calls that are parts of messages, whose time is divided: {}"),
         ):
             hit = [turn for turn in turns if name in turn.estimated]
             if hit:
@@ -481,27 +586,29 @@ class _Links:
         self._counts = counts
         self._conversations = conversations
         self._metas = metas
-        self._calls = {call.key: call for c in conversations for call in c.calls if call.key in c.turns}
+        self._calls = {call.key: call for c in conversations for call in c.calls if call.key in c.first}
+        self._workflows = {use for call in self._calls.values() for use in call.workflows}
         self._spawner: dict[str, tuple[_Conversation, RecordedCall]] = {}
         for conversation in conversations:
             for call in conversation.calls:
-                for use in call.uses if call.key in conversation.turns else ():
+                for use in call.uses if call.key in conversation.first else ():
                     self._spawner.setdefault(use, (conversation, call))
         # For each conversation and id, which of its turns were the first to see the result or the notification.
         self._seers: dict[tuple[str, str, bool], list[int]] = {}
         for conversation in conversations:
             for call in conversation.calls:
-                if call.key not in conversation.turns:
+                if call.key not in conversation.first:
                     continue
                 for seen, notified in ((call.results, False), (call.notices, True)):
                     for name in seen:
                         key = (conversation.name, name, notified)
-                        self._seers.setdefault(key, []).append(conversation.place[call.key])
-        counts["spawn_calls"] += sum(len(set(call.uses)) for call in self._calls.values())
+                        self._seers.setdefault(key, []).append(conversation.first[call.key])
+        counts["spawn_calls"] += sum(len(set(call.uses) - self._workflows) for call in self._calls.values())
+        counts["workflow_calls"] += len(self._workflows)
 
     def connect(self) -> None:
         """Make the spawn and join edges."""
-        children = {child.name: child for child in self._conversations if child.name != MAIN}
+        children = {child.name: child for child in self._conversations if child.name != MAIN and not child.branched}
         uses = {name: self._uses_of(child) for name, child in children.items()}
         parents = {name: self._spawner[own[0]][0].name for name, own in uses.items() if own}
         for name in circular(parents):
@@ -522,7 +629,10 @@ class _Links:
                     found=name,
                 )
             )
-        unrecorded = len(self._spawner.keys() - linked)
+        for branch in self._conversations:
+            if branch.branched:
+                self._branch(branch)
+        unrecorded = len(self._spawner.keys() - linked - self._workflows)
         self._counts["agents_linked"] += len(parents)
         if unrecorded:
             self._counts["agents_unrecorded"] += unrecorded
@@ -535,6 +645,35 @@ class _Links:
                 )
             )
 
+    def _branch(self, branch: _Conversation) -> None:
+        """Let a branch that ran beside its conversation begin where it left that."""
+        self._counts["branches"] += 1
+        turn = branch.listed[0]
+        message = f"{len(branch.listed)} calls ran beside the conversation that they branched off from"
+        where = Where(file=turn.file, line=turn.line, ids=(self._session.name, branch.name))
+        self._findings.add(finding("conversation-branched", message, where=where, found=len(branch.listed)))
+        fork = branch.fork
+        if fork is None:
+            return
+        for left in self._conversations:
+            if left.trunk == branch.trunk and fork.key in left.last:
+                self._counts["overlaps_floored"] += spawn(left.listed[left.last[fork.key]], turn)
+                return
+
+    def _of_run(self, child: _Conversation) -> list[str]:
+        """Return the tool use that ran the workflow of an agent: of several of one run, the latest before it."""
+        if not child.run:
+            return []
+        task = self._session.tasks.get(child.run, "")
+        started = sorted(
+            (result.at_ns, result.tool_use)
+            for result in self._session.results.values()
+            if result.tool_use in self._spawner
+            and (result.run == child.run or (not result.run and task and result.task == task))
+        )
+        before = [use for at_ns, use in started if at_ns <= child.listed[0].start_ns]
+        return before[-1:] or [use for _, use in started[:1]]
+
     def _uses_of(self, child: _Conversation) -> list[str]:
         """Return the tool uses that ran an agent, the one that spawned it first."""
         agent = child.agent
@@ -542,7 +681,7 @@ class _Links:
         # A meta file given by itself does not say of which session it is.
         meta = self._metas.get((self._session.name, agent)) or self._metas.get(("", agent))
         progress = self._session.progress_links.get(agent, "")
-        sources = [meta.tool_use if meta is not None else "", *stated, progress]
+        sources = [meta.tool_use if meta is not None else "", *stated, progress, *self._of_run(child)]
         uses = list(dict.fromkeys(use for use in sources if use in self._spawner))
         if meta is not None and (meta.tool_use not in self._spawner or (stated and meta.tool_use not in stated)):
             known = f"{stated[0]} by the result" if stated else "none of this session's"
@@ -574,7 +713,7 @@ class _Links:
             if until_ns is not None and number + 1 < len(uses):
                 end = next((at for at in range(begin, len(turns)) if turns[at].start_ns >= until_ns), len(turns))
             if begin < end:
-                self._counts["overlaps_floored"] += spawn(parent.turns[call.key], turns[begin])
+                self._counts["overlaps_floored"] += spawn(parent.listed[parent.last[call.key]], turns[begin])
                 self._join(parent, call, use, child, range(begin, end))
             begin = end
 
@@ -586,15 +725,20 @@ class _Links:
         """
         result = self._session.results.get(use)
         background = result is not None and result.background
-        at = parent.place[call.key]
-        seers: list[int] = []
-        for name in (child.agent, use) if background else (use,):
-            known = self._seers.get((parent.name, name, background), [])
-            seers += known[bisect_right(known, at) :]
-        seers = sorted(set(seers)) if background else seers[:1]
+        task = result.task or self._session.tasks.get(result.run, "") if result is not None else ""
+        seers: list[Turn] = []
+        for conversation in self._conversations:
+            # What a conversation asked for, one that branched off from it may see first.
+            if conversation.trunk == parent.trunk and (conversation is parent or conversation.branched):
+                at = conversation.last[call.key] if conversation is parent else -1
+                found: list[int] = []
+                for name in dict.fromkeys((child.agent, use, task) if background else (use,)):
+                    known = self._seers.get((conversation.name, name, background), []) if name else []
+                    found += known[bisect_right(known, at) :]
+                seers += [conversation.listed[seer] for seer in sorted(set(found))]
+        seers.sort(key=lambda turn: turn.start_ns)
         joined = run.start - 1
-        for seer in seers:
-            target = parent.listed[seer]
+        for target in seers if background else seers[:1]:
             last = joined if background else run.start
             while last + 1 < run.stop and begun_by(child.listed[last + 1], target):
                 last += 1
