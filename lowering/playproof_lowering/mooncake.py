@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
@@ -21,11 +22,12 @@ from playproof_lowering.identity import namespace, without_collisions
 from playproof_lowering.names import repeated_name
 from playproof_lowering.numbering import Numbering
 from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.reader import Confidence, Head, Reader
 from playproof_lowering.runs import OK, RunBuffer
 from playproof_lowering.source import Reading, SourceFile, read_through
 from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, hash_ids_problem, report
 
-__all__ = ["DEFAULT_BLOCK_SIZE", "OrdinaryFormat", "read_ordinary"]
+__all__ = ["DEFAULT_BLOCK_SIZE", "READER", "OrdinaryFormat", "read_ordinary"]
 
 DEFAULT_BLOCK_SIZE: Final = 512
 MODEL: Final = "unspecified"
@@ -454,3 +456,16 @@ def _carried(row: _Row) -> Carried | None:
     if not (row.priority or row.strict_priority or row.policy_class is not None):
         return None
     return Carried(row.priority or 0, row.strict_priority or 0, row.policy_class, None)
+
+
+def _marks(head: Head) -> Confidence:
+    return Confidence.ALIKE if head.has("hash_ids") or head.has("input_length", "output_length") else Confidence.NONE
+
+
+READER: Final = Reader(
+    name="mooncake",
+    title="Mooncake rows",
+    marks=_marks,
+    read=partial(read_ordinary, format="mooncake"),
+    options=("block_size", "strict"),
+)

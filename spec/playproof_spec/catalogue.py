@@ -932,5 +932,20 @@ DEPLOYMENT = _kinds(
     ),
 )
 
-SECTIONS: tuple[tuple[str, tuple[Kind, ...]], ...] = (READING, FORMAT, GRAPH, DEPLOYMENT)
+SECTIONS: list[tuple[str, tuple[Kind, ...]]] = [READING, FORMAT, GRAPH, DEPLOYMENT]
 CATALOGUE: dict[str, Kind] = {kind.code: kind for _, kinds in SECTIONS for kind in kinds}
+
+
+def declare(section: str, kinds: tuple[Kind, ...]) -> None:
+    """Add the findings of a format, told in its own module, under a section of their own.
+
+    Raises
+    ------
+    ValueError
+        When a code has been declared: two meanings of one code would mislead whoever filters on it.
+    """
+    twice = [kind.code for kind in kinds if kind.code in CATALOGUE]
+    if twice:
+        raise ValueError(f"declared before: {', '.join(twice)}")
+    SECTIONS.append((section, kinds))
+    CATALOGUE.update({kind.code: kind for kind in kinds})
