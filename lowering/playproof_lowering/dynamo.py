@@ -274,7 +274,7 @@ def _tool_waits(member: _Member) -> None:
 
 
 def _marks(head: Head) -> Confidence:
-    if head.text("schema").startswith("dynamo.request.trace"):
+    if head.text("schema").startswith(("dynamo.request.trace", "dynamo.agent.trace")):
         return Confidence.SIGNED
     return Confidence.SHAPED if head.has("timestamp", "event") else Confidence.NONE
 

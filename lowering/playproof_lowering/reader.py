@@ -1,7 +1,7 @@
 """What a format is: a name, the marks by which it is told, the function that reads it, and what that function needs.
 
-A format is one module, which holds a :class:`Reader` under the name ``READER``, and one line in `formats.py`. Detection,
-the options handed over, the command line's list of formats and the findings of the format's own follow from those.
+A format is one module, which holds a :class:`Reader` under the name ``READER``, and one line in `formats.py`. From those
+follow detection, the options handed over, the command line's list of formats, and the findings of the format's own.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Reader:
     marks : callable
         Head to Confidence: how sure the format is that a record is its own.
     read : callable
-        ``read(files, findings, facts, *, on_bytes, **options)`` to a graph, or None when nothing could be read. Findings
-        receive what is wrong, facts what was read and decided.
+        ``read(files, findings, facts, *, on_bytes, **options)`` to a graph, or None when nothing could be read.
+        Findings receive what is wrong, facts what was read and decided.
     options : tuple of str
         Those of :class:`~playproof_lowering.load.LoweringOptions` that mean something to it, handed over by name.
     kinds : tuple of Kind
