@@ -7,7 +7,7 @@ of the graph and is found by proving it, with the file and line recorded here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -23,7 +23,7 @@ from playproof_lowering.runs import OK, RunBuffer, renumber
 from playproof_lowering.source import Reading, SourceFile, read_through
 from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, hash_ids_problem, nearest, report
 
-__all__ = ["READER", "SCHEMA", "VERSION", "read_agentic_mooncake"]
+__all__ = ["READER", "SCHEMA", "VERSION", "read_agentic_mooncake", "version_1_row"]
 
 SCHEMA: Final = "dynamo.agentic_mooncake"
 VERSION: Final = 2
@@ -259,6 +259,11 @@ class _Reader:
                 )
                 return
             explained = explain(record, Row)
+            older = version_1_row(explained.unknown)
+            if older is not None:
+                self.incomplete = True
+                report(self.findings, [older], _named(record, where))
+                return
             self._unknown.note(explained.unknown, where)
             if explained.problems:
                 self.incomplete = True
@@ -448,6 +453,21 @@ def _carried(row: Row, problems: list[Problem]) -> Carried | None:
         if not low <= value <= high:
             problems.append(Problem("number-out-of-range", name, "out of range", str(value)[:60], f"{low} … {high}"))
     return Carried(row.priority or 0, row.strict_priority or 0, row.policy_class, None if ids is None else tuple(ids))
+
+
+def version_1_row(unknown: Iterable[tuple[str, str, str]]) -> Problem | None:
+    """Return what is wrong with a row that has the fields by which version 1 waits.
+
+    Parameters
+    ----------
+    unknown : iterable of (path, name, nearest)
+        The fields of the row that the format at hand does not have.
+    """
+    names = [name for path, name, _ in unknown if not path and name in VERSION_1_FIELDS]
+    if not names:
+        return None
+    message = "the row is one of version 1, which waits by fields that version 2 does not have"
+    return Problem("header-missing", names[0], message, f"a row with {' and '.join(names)}", "rows of version 2")
 
 
 def _marks(head: Head) -> Confidence:

@@ -25,6 +25,7 @@ _MODULES: Final = {
     "mooncake": "mooncake",
     "mooncake-delta": "mooncake_delta",
     "applied_compute_agentic": "applied_compute",
+    "qwen-bailian": "qwen_bailian",
 }
 
 FORMATS: Final = tuple(_MODULES)

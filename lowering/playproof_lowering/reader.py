@@ -1,7 +1,7 @@
 """What a format is: a name, the marks by which it is told, the function that reads it, and what that function needs.
 
-A format is one module, which holds a :class:`Reader` under the name ``READER``, and one line in `formats.py`. From those
-follow detection, the options handed over, the command line's list of formats, and the findings of the format's own.
+A format is one module, which holds a :class:`Reader` under the name ``READER``, and one line in `formats.py`. From
+those follow detection, the options handed over, the command line's list of formats, and the findings of its own.
 """
 
 from __future__ import annotations

@@ -57,6 +57,6 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_list_of_formats_costs_no_compiler() -> None:
-    code = "import sys, playproof_lowering.formats as f; print('numba' in sys.modules, f'{f.__package__}.weka' in sys.modules)"
+    code = "import sys, playproof_lowering.formats as f; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.split() == ["False", "False"]
+    assert {"numba", "playproof_lowering.weka"}.isdisjoint(shown.stdout.split())

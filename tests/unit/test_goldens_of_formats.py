@@ -39,6 +39,12 @@ EDGES: list[tuple[str, str, list[Edge]]] = [
     ("dynamo-trajectories", "t1", [("s1", "spawn", "dispatch", 1000.0)]),
     ("dynamo-trajectories", "s2", [("s1", "sequence", "completion", 600.0), ("t1", "join", "completion", 100.0)]),
     ("dynamo-trajectories", "u1", []),
+    ("mooncake-aliases", "b", [("a", "sequence", "completion", 200.0)]),
+    ("qwen-bailian", "trace:12", [("trace:11", "sequence", "completion", 9625.0)]),
+    ("qwen-bailian", "trace:13", [("trace:11", "sequence", "completion", 20250.0)]),
+    ("qwen-bailian", "trace:14", [("trace:13", "sequence", "completion", 1500.0)]),
+    ("qwen-bailian", "trace:20", []),
+    ("qwen-bailian", "trace:30", []),
 ]
 
 
@@ -57,6 +63,15 @@ FIELDS: list[tuple[str, str, dict[str, Any]]] = [
     ("dynamo-trajectories", "k1", {"play_id": "run1:plan", "session_id": "run1:kid"}),
     ("dynamo-trajectories", "t1", {"play_id": "run2:plan", "session_id": "run2:kid", "recorded_api_time_ms": 1500.0}),
     ("dynamo-trajectories", "u1", {"play_id": "run2:solo", "session_id": "run2:solo"}),
+    ("mooncake-aliases", "a", {"input_length": 16, "output_length": 3, "hash_ids": [0], "not_before_ms": 0.0}),
+    ("mooncake-aliases", "b", {"input_length": 20, "output_length": 0, "hash_ids": [0, 1], "play_id": "s"}),
+    ("mooncake-aliases", "c", {"input_length": 4, "output_length": 7, "hash_ids": [2], "not_before_ms": 50.0}),
+    ("qwen-bailian", "trace:11", {"not_before_ms": 0.0, "hash_ids": [0], "session_id": "trace:11"}),
+    ("qwen-bailian", "trace:12", {"not_before_ms": 0.0, "hash_ids": [0, 4], "session_id": "trace:11"}),
+    ("qwen-bailian", "trace:13", {"hash_ids": [0, 4, 5], "session_id": "trace:13", "play_id": "trace:11"}),
+    ("qwen-bailian", "trace:14", {"hash_ids": [0, 4, 6], "session_id": "trace:13", "play_id": "trace:11"}),
+    ("qwen-bailian", "trace:20", {"not_before_ms": 614.0, "hash_ids": [1, 2, 3], "input_length": 40}),
+    ("qwen-bailian", "trace:30", {"not_before_ms": 29500.0, "hash_ids": [0], "play_id": "trace:30"}),
 ]
 
 
