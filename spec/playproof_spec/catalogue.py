@@ -492,6 +492,24 @@ FORMAT = _kinds(
         "a session of version 2.1.29 with `output_tokens` 1 for a page of text",
     ),
     Kind(
+        "times-missing",
+        Severity.WARNING,
+        "calls without recorded times",
+        "The recording does not tell when these calls began or ended. They follow what they depend on at once,"
+        " and have no recorded service time.",
+        "Record with the field named, or give the session file that the same tool keeps, where there is one.",
+        "an agent step without `timestamp`",
+    ),
+    Kind(
+        "calls-divided",
+        Severity.WARNING,
+        "token counts of several calls in one",
+        "The recording adds up the calls of a turn. The sum is no prompt, so it is divided evenly between them; each is"
+        " marked as estimated.",
+        "Record each call by itself, or give the session file that the same tool keeps, where there is one.",
+        "a turn with two tool rounds and one `usage`",
+    ),
+    Kind(
         "clock-went-back",
         Severity.WARNING,
         "clock that went back",
