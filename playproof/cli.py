@@ -30,6 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from playproof import api
 from playproof.config import (
     DEFAULT_CONFIGURATION,
+    READERS,
     Basis,
     Configuration,
     Marker,
@@ -103,20 +104,22 @@ class View(StrEnum):
     dot = "dot"
 
 
-class Format(StrEnum):
-    auto = "auto"
-    agentic_mooncake = "agentic_mooncake"
-    weka = "weka"
-    claude = "claude"
-    codex = "codex"
-    dynamo = "dynamo"
-    mooncake = "mooncake"
-    mooncake_delta = "mooncake-delta"
-    applied_compute_agentic = "applied_compute_agentic"
+def _known_format(name: str | None) -> str | None:
+    if name is not None and name not in READERS:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(READERS)}")
+    return name
 
 
 Paths = Annotated[list[Path], typer.Argument(help="Trace files and folders.", show_default=False)]
-FormatOption = Annotated[Format | None, typer.Option("--format", help="How to read them [default: from the content].")]
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help=f"How to read them: {', '.join(READERS)} [default: auto, from the content].",
+        metavar="FORMAT",
+        callback=_known_format,
+    ),
+]
 BasisOption = Annotated[Basis | None, typer.Option(help="What Weka's nested times count from [default: auto].")]
 MarkerOption = Annotated[Marker | None, typer.Option(help="What a Weka subagent's own time marks [default: auto].")]
 BlockSizeOption = Annotated[int | None, typer.Option(min=1, help="Tokens per hash id, where the files do not say.")]
@@ -515,7 +518,7 @@ def _configuration(config: Path | None, settings: Sequence[str]) -> Configuratio
 
 def _reading(
     configuration: Configuration | None,
-    format: Format | None,
+    format: str | None,
     basis: Basis | None = None,
     marker: Marker | None = None,
     block_size: int | None = None,
@@ -523,7 +526,7 @@ def _reading(
     """Return how to read: the command line's word, else the configuration's, else the defaults."""
     said = configuration or Configuration()
     return {
-        "format": format.value if format is not None else said.format,
+        "format": format or said.format,
         "nested_timestamp_basis": basis or said.nested_timestamp_basis,
         "subagent_marker": marker or said.subagent_marker,
         "block_size": block_size if block_size is not None else said.block_size,

@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 import yaml
 from blake3 import blake3
+from playproof_lowering.formats import FORMATS
 from playproof_spec.findings import Finding, Findings, Where, finding
-from playproof_spec.graph import FORMATS
 
 from playproof.deployment import (
     DEFAULT_BLOCKS,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from playproof_lowering.formats import readers
 from playproof_spec.catalogue import CATALOGUE, Kind
 from playproof_spec.findings import Finding, Findings
 
@@ -25,6 +26,7 @@ def to_sarif(findings: Findings) -> dict[str, Any]:
     -----
     A severity is the level of the same name; SARIF knows ``error``, ``warning`` and ``note``, as we do.
     """
+    readers()  # their findings are rules too
     codes = list(CATALOGUE)
     driver = {"name": "playproof", "version": version("playproof"), "rules": [_rule(CATALOGUE[code]) for code in codes]}
     places = {code: number for number, code in enumerate(codes)}

@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, Literal
+from typing import Literal
 
 from playproof_spec.findings import Findings, Where, finding
-from playproof_spec.graph import FORMATS, Graph
+from playproof_spec.graph import Graph
 
-from playproof_lowering.agentic_mooncake import read_agentic_mooncake
-from playproof_lowering.claude import read_claude
-from playproof_lowering.codex import read_codex
-from playproof_lowering.detect import HEAD_BYTES, detect
-from playproof_lowering.dynamo import read_dynamo
-from playproof_lowering.mooncake import read_ordinary
+from playproof_lowering.formats import FORMATS, detect, reader
+from playproof_lowering.reader import HEAD_BYTES
 from playproof_lowering.source import Reading, SourceError, SourceFile, collect
-from playproof_lowering.weka import read_weka
 
 __all__ = ["Lowered", "LoweringOptions", "load_graph"]
 
@@ -80,7 +74,7 @@ def load_graph(
     paths : sequence of paths
         Files and folders, in any order.
     format : str
-        One of :data:`~playproof_spec.graph.FORMATS`, or ``auto`` to let the first record of each file decide.
+        One of :data:`~playproof_lowering.formats.FORMATS`, or ``auto`` to let the first record of each file decide.
     options : LoweringOptions
 
     Returns
@@ -110,22 +104,10 @@ def load_graph(
     size = sum(file.size for file in files)
     facts.update(input_format=chosen, input_files=len(files), input_files_ignored=ignored, input_bytes=size)
     on_bytes = None if options.progress is None else _Progress(options.progress, size)
-    reader, meant = _READERS[chosen]
-    graph = reader(files, findings, facts, on_bytes=on_bytes, **{name: getattr(options, name) for name in meant})
+    chosen_reader = reader(chosen)
+    meant = {name: getattr(options, name) for name in chosen_reader.options}
+    graph = chosen_reader.read(files, findings, facts, on_bytes=on_bytes, **meant)
     return Lowered(graph, findings, facts)
-
-
-# Each format's reader, and the options that mean something to it.
-_READERS: Final[Mapping[str, tuple[Callable[..., Graph | None], tuple[str, ...]]]] = {
-    "agentic_mooncake": (read_agentic_mooncake, ("block_size", "strict")),
-    "weka": (read_weka, ("block_size", "nested_timestamp_basis", "subagent_marker", "strict")),
-    "claude": (read_claude, ("block_size",)),
-    "codex": (read_codex, ("block_size",)),
-    "dynamo": (read_dynamo, ("block_size",)),
-    "mooncake": (partial(read_ordinary, format="mooncake"), ("block_size", "strict")),
-    "mooncake-delta": (partial(read_ordinary, format="mooncake-delta"), ("block_size", "strict")),
-    "applied_compute_agentic": (partial(read_ordinary, format="applied_compute_agentic"), ("block_size", "strict")),
-}
 
 
 class _Progress:

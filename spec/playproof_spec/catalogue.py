@@ -492,6 +492,24 @@ FORMAT = _kinds(
         "a session of version 2.1.29 with `output_tokens` 1 for a page of text",
     ),
     Kind(
+        "times-missing",
+        Severity.WARNING,
+        "calls without recorded times",
+        "The recording does not tell when these calls began or ended. They follow what they depend on at once,"
+        " and have no recorded service time.",
+        "Record with the field named, or give the session file that the same tool keeps, where there is one.",
+        "an agent step without `timestamp`",
+    ),
+    Kind(
+        "calls-divided",
+        Severity.WARNING,
+        "token counts of several calls in one",
+        "The recording adds up the calls of a turn. The sum is no prompt, so it is divided evenly between them; each is"
+        " marked as estimated.",
+        "Record each call by itself, or give the session file that the same tool keeps, where there is one.",
+        "a turn with two tool rounds and one `usage`",
+    ),
+    Kind(
         "clock-went-back",
         Severity.WARNING,
         "clock that went back",
@@ -980,5 +998,20 @@ DEPLOYMENT = _kinds(
     ),
 )
 
-SECTIONS: tuple[tuple[str, tuple[Kind, ...]], ...] = (READING, FORMAT, GRAPH, DEPLOYMENT)
+SECTIONS: list[tuple[str, tuple[Kind, ...]]] = [READING, FORMAT, GRAPH, DEPLOYMENT]
 CATALOGUE: dict[str, Kind] = {kind.code: kind for _, kinds in SECTIONS for kind in kinds}
+
+
+def declare(section: str, kinds: tuple[Kind, ...]) -> None:
+    """Add the findings of a format, told in its own module, under a section of their own.
+
+    Raises
+    ------
+    ValueError
+        When a code has been declared: two meanings of one code would mislead whoever filters on it.
+    """
+    twice = [kind.code for kind in kinds if kind.code in CATALOGUE]
+    if twice:
+        raise ValueError(f"declared before: {', '.join(twice)}")
+    SECTIONS.append((section, kinds))
+    CATALOGUE.update({kind.code: kind for kind in kinds})

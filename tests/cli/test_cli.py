@@ -13,8 +13,8 @@ from typing import Any
 
 import playproof_kernel
 import pytest
+from playproof_lowering.formats import FORMATS
 from playproof_spec.catalogue import CATALOGUE
-from playproof_spec.graph import FORMATS
 from playproof_spec.machines import MACHINES
 from rich.console import Console
 
@@ -35,7 +35,20 @@ DEADLOCK = str(EXAMPLES / "broken" / "deadlock.jsonl")
 
 
 def test_every_format_can_be_named() -> None:
-    assert {name.value for name in cli.Format} == {"auto", *FORMATS}
+    for name in ("auto", *FORMATS):
+        assert cli.FormatOption.__metadata__[0].callback(name) == name
+
+
+def test_a_format_that_nobody_reads_is_refused_with_the_list(said: Any) -> None:
+    code, _, err = said("validate", WEKA, "--format", "wekka")
+    assert code == 2
+    assert all(name in err for name in ("wekka", "auto", *FORMATS))
+
+
+def test_the_help_lists_every_format(said: Any) -> None:
+    _, out, err = said("validate", "--help")
+    shown = "".join(char for char in out + err if char.isalnum() or char in "_-")
+    assert all(name in shown for name in FORMATS)
 
 
 def test_validate_prints_evidence_and_certificate(said: Any) -> None:

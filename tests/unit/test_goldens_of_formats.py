@@ -1,0 +1,81 @@
+"""What the rules of the formats say of their goldens, worked out by hand; `test_goldens_of_lowering` keeps them whole.
+
+Each table row is the expectation of one golden, derived in its README from the recording and never from a run.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parent.parent / "goldens"
+
+Edge = tuple[str, str, str, float]
+
+
+def row(name: str, request_id: str) -> dict[str, Any]:
+    lines = (FOLDER / f"lower-{name}" / "expected.jsonl").read_text().splitlines()[1:]
+    found = [parsed for line in lines if (parsed := json.loads(line))["request_id"] == request_id]
+    assert len(found) == 1, f"{name} has no request {request_id}"
+    return found[0]
+
+
+EDGES: list[tuple[str, str, list[Edge]]] = [
+    ("dynamo-compact", "a", []),
+    ("dynamo-trajectories", "k1", [("r1", "spawn", "completion", 200.0)]),
+    ("dynamo-trajectories", "k2", [("r1", "spawn", "completion", 300.0)]),
+    (
+        "dynamo-trajectories",
+        "r2",
+        [
+            ("k1", "join", "completion", 800.0),
+            ("k2", "join", "completion", 700.0),
+            ("r1", "sequence", "completion", 6000.0),
+        ],
+    ),
+    ("dynamo-trajectories", "t1", [("s1", "spawn", "dispatch", 1000.0)]),
+    ("dynamo-trajectories", "s2", [("s1", "sequence", "completion", 600.0), ("t1", "join", "completion", 100.0)]),
+    ("dynamo-trajectories", "u1", []),
+    ("mooncake-aliases", "b", [("a", "sequence", "completion", 200.0)]),
+    ("qwen-bailian", "trace:12", [("trace:11", "sequence", "completion", 9625.0)]),
+    ("qwen-bailian", "trace:13", [("trace:11", "sequence", "completion", 20250.0)]),
+    ("qwen-bailian", "trace:14", [("trace:13", "sequence", "completion", 1500.0)]),
+    ("qwen-bailian", "trace:20", []),
+    ("qwen-bailian", "trace:30", []),
+]
+
+
+@pytest.mark.parametrize(("name", "request_id", "wanted"), EDGES, ids=[f"{case[0]}-{case[1]}" for case in EDGES])
+def test_edges_are_those_worked_out_by_hand(name: str, request_id: str, wanted: list[Edge]) -> None:
+    edges = row(name, request_id)["dependencies"]
+    assert [(edge["request_id"], edge["relation"], edge["trigger"], edge["delay_ms"]) for edge in edges] == wanted
+
+
+# Fields of single rows; a field that a row must not have is None.
+FIELDS: list[tuple[str, str, dict[str, Any]]] = [
+    ("dynamo-compact", "a", {"recorded_api_time_ms": 1250.0, "not_before_ms": 400.0, "model": "unspecified"}),
+    ("dynamo-compact", "b", {"recorded_api_time_ms": 2000.5, "not_before_ms": 0.0, "hash_ids": [0, 1, 2]}),
+    ("dynamo-compact", "c", {"recorded_api_time_ms": 100.0, "not_before_ms": 2900.0, "hash_ids": [0]}),
+    ("dynamo-compact", "d", {"recorded_api_time_ms": 150.0, "not_before_ms": 3100.0, "model": "m"}),
+    ("dynamo-trajectories", "k1", {"play_id": "run1:plan", "session_id": "run1:kid"}),
+    ("dynamo-trajectories", "t1", {"play_id": "run2:plan", "session_id": "run2:kid", "recorded_api_time_ms": 1500.0}),
+    ("dynamo-trajectories", "u1", {"play_id": "run2:solo", "session_id": "run2:solo"}),
+    ("mooncake-aliases", "a", {"input_length": 16, "output_length": 3, "hash_ids": [0], "not_before_ms": 0.0}),
+    ("mooncake-aliases", "b", {"input_length": 20, "output_length": 0, "hash_ids": [0, 1], "play_id": "s"}),
+    ("mooncake-aliases", "c", {"input_length": 4, "output_length": 7, "hash_ids": [2], "not_before_ms": 50.0}),
+    ("qwen-bailian", "trace:11", {"not_before_ms": 0.0, "hash_ids": [0], "session_id": "trace:11"}),
+    ("qwen-bailian", "trace:12", {"not_before_ms": 0.0, "hash_ids": [0, 4], "session_id": "trace:11"}),
+    ("qwen-bailian", "trace:13", {"hash_ids": [0, 4, 5], "session_id": "trace:13", "play_id": "trace:11"}),
+    ("qwen-bailian", "trace:14", {"hash_ids": [0, 4, 6], "session_id": "trace:13", "play_id": "trace:11"}),
+    ("qwen-bailian", "trace:20", {"not_before_ms": 614.0, "hash_ids": [1, 2, 3], "input_length": 40}),
+    ("qwen-bailian", "trace:30", {"not_before_ms": 29500.0, "hash_ids": [0], "play_id": "trace:30"}),
+]
+
+
+@pytest.mark.parametrize(("name", "request_id", "wanted"), FIELDS, ids=[f"{case[0]}-{case[1]}" for case in FIELDS])
+def test_fields_are_those_worked_out_by_hand(name: str, request_id: str, wanted: dict[str, Any]) -> None:
+    found = row(name, request_id)
+    assert {field: found.get(field) for field in wanted} == wanted
