@@ -23,7 +23,7 @@ from playproof_lowering.claude_calls import COMPACTION, Part, RecordedCall, Scop
 from playproof_lowering.claude_copies import name_calls
 from playproof_lowering.claude_records import BRANCH, MAIN, AgentResult, FileLog, Meta, read_file
 from playproof_lowering.provenance import corpus_digest
-from playproof_lowering.source import SourceFile, read_through
+from playproof_lowering.source import Reading, SourceError, SourceFile, read_through
 from playproof_lowering.surrogates import surrogates_replaced
 from playproof_lowering.turns import Corpus, Turn, after, begun_by, circular, clock_went_back, sequence, spawn
 
@@ -143,7 +143,7 @@ def read_claude(
     for file in files:
         log = FileLog(file.shown)
         logs.append(log)
-        read = partial(read_file, findings=findings, log=log, metas=metas)
+        read = partial(_read_file, findings=findings, log=log, metas=metas)
         digests.append(read_through(file, read, findings, on_bytes))
     size = block_size or DEFAULT_BLOCK_SIZE
     reused = name_calls(logs)
@@ -153,6 +153,16 @@ def read_claude(
     facts["input_digest"] = corpus_digest(digests)
     graph_source = Source("claude", corpus_digest(digests, (f"block_size={size}",)))
     return lowering.finish(graph_source, facts)
+
+
+def _read_file(reading: Reading, findings: Findings, log: FileLog, metas: list[Meta]) -> None:
+    """Read one file; one that is empty, as a session leaves that was opened and closed, is noted as such."""
+    try:
+        read_file(reading, findings, log, metas)
+    except SourceError as error:
+        if error.item.code != "file-empty":
+            raise
+        log.side = "empty session file"
 
 
 def _sessions(logs: Sequence[FileLog]) -> list[_Session]:

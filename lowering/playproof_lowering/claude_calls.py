@@ -274,8 +274,8 @@ class Scope:
         """Return what a call that begins with this row answers.
 
         That is all that came in on the way from its parent call, and the results of tools that calls before it asked
-        for: of results that came in together a row hangs on one only. What hangs on another branch is not its own. Where
-        the way is not known, all is.
+        for: of results that came in together a row hangs on one only. What hangs on another branch is not its own.
+        Where the way is not known, all is.
         """
         path, parent, known = _way_up(row.above)
         if not row.placed or not known:
@@ -366,13 +366,13 @@ class Scope:
         forks: list[RecordedCall | None] = []
         for call in self.calls:
             parent = call.parent
-            chain = -1 if parent is None else of[parent.index]
-            if chain < 0 or chains[chain][-1] is not parent:
+            at = -1 if parent is None else of[parent.index]
+            if at < 0 or chains[at][-1] is not parent:
                 chains.append([])
                 forks.append(parent)
-                chain = len(chains) - 1
-            chains[chain].append(call)
-            of[call.index] = chain
+                at = len(chains) - 1
+            chains[at].append(call)
+            of[call.index] = at
         if len(chains) < 2:
             return
         owner = list(range(len(chains)))

@@ -187,7 +187,7 @@ _PROGRESS = msgspec.json.Decoder(_Progress)
 class AgentResult:
     """The result of a tool use that ran an agent or a workflow.
 
-    `input_ns` is the agent's latest input by then, -1 for none known; `run` and `task` are a workflow's, empty for none.
+    `input_ns` is the agent's latest input by then, -1 for none known; `run` and `task` are a workflow's, else empty.
     """
 
     tool_use: str
@@ -328,7 +328,7 @@ class _FileReader:
         for name, scope in list(log.scopes.items()):
             for call in scope.close():
                 log.without_usage += max(len(call.rows), 1)
-                log.without_usage_line = log.without_usage_line or call.line
+                log.without_usage_line = min(log.without_usage_line or call.line, call.line)
             for branch, own in scope.branches():
                 log.scopes.setdefault(f"{name}{BRANCH}{branch}", own)
 

@@ -187,8 +187,7 @@ def _place_by_path(parent: _Thread) -> None:
 def _by_path(log: RolloutLog) -> dict[str, list[tuple[int, str]]]:
     """Return, by agent path, the threads that had it and the calls that spawned them, in the order of those."""
     return {
-        path: sorted((log.spawned.get(thread, -1), thread) for thread in threads)
-        for path, threads in log.paths.items()
+        path: sorted((log.spawned.get(thread, -1), thread) for thread in threads) for path, threads in log.paths.items()
     }
 
 

@@ -594,7 +594,7 @@ class _RolloutReader:
     def _usage_record(self, record: _UsageRecord, at_ns: int, where: Where) -> None:
         """A response's usage, as newer versions write it beside the token count, or instead of it."""
         log = self._log
-        problems = []
+        problems: list[Problem] = []
         for name in ("usage", "turn_token_usage", "thread_token_usage"):
             usage = getattr(record, name)
             if usage is not None:
@@ -667,9 +667,7 @@ class _History:
         The first line of the thread's own, where the head tells it.
     """
 
-    def __init__(
-        self, made_ms: int | None = None, replaying: bool = False, start_ordinal: int | None = None
-    ) -> None:
+    def __init__(self, made_ms: int | None = None, replaying: bool = False, start_ordinal: int | None = None) -> None:
         self._made_ms = made_ms
         self._start_ordinal = start_ordinal
         # Threads that the file names as those it comes from; a turn may have the id of its thread.
@@ -952,7 +950,7 @@ def _author(value: bytes) -> str | None:
 
 def _sender(content: bytes, own_path: str) -> str | None:
     """Return who sent a message whose text is the envelope of another agent's; None for the model's own words."""
-    if b'author' not in content or b'recipient' not in content:
+    if b"author" not in content or b"recipient" not in content:
         return None
     author = _author(_text(content))
     return author if author != own_path else None

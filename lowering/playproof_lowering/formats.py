@@ -13,7 +13,7 @@ from playproof_spec.catalogue import declare
 
 from playproof_lowering.reader import Confidence, Reader, head_of
 
-__all__ = ["FORMATS", "detect", "reader", "readers"]
+__all__ = ["FORMATS", "beside", "detect", "reader", "readers"]
 
 # The module of each format. Of formats that are equally sure of a file, the first reads it.
 _MODULES: Final = {
@@ -67,3 +67,8 @@ def detect(start: bytes) -> str | None:
     sure = {each.name: each.marks(head) for each in readers()}
     best = max(sure, key=sure.__getitem__)
     return best if sure[best] is not Confidence.NONE else None
+
+
+def beside(relative: str) -> str | None:
+    """Return the name of the format beside whose files one of that path stands, None for none."""
+    return next((each.name for each in readers() if each.knows_path is not None and each.knows_path(relative)), None)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from playproof_spec.findings import Findings, Where, finding
+from playproof_spec.findings import Finding, Findings, Where, finding
 from playproof_spec.graph import Graph
 
-from playproof_lowering.formats import FORMATS, detect, reader
+from playproof_lowering.formats import FORMATS, beside, detect, reader
 from playproof_lowering.reader import HEAD_BYTES
 from playproof_lowering.source import Reading, SourceError, SourceFile, collect
 
@@ -126,21 +126,30 @@ class _Progress:
 def _detect_all(files: list[SourceFile], findings: Findings) -> tuple[str | None, list[SourceFile]]:
     """Return the one format of the files and those that have it; what has none, or another one, is a finding."""
     formats: dict[str, list[SourceFile]] = {}
+    empty: list[tuple[SourceFile, Finding]] = []
     for file in files:
         try:
             head = Reading(file).head(HEAD_BYTES)
         except SourceError as error:
-            findings.add(error.item)
+            if error.item.code == "file-empty":
+                empty.append((file, error.item))
+            else:
+                findings.add(error.item)
             continue
-        found = detect(head)
+        found = detect(head) or beside(file.relative)
         if found is None:
-            _refuse_unknown(head, file, findings)
+            _refuse_unknown(head, file, findings, empty)
         else:
             formats.setdefault(found, []).append(file)
+    if not formats or not reader(next(iter(formats))).reads_empty:
+        for _, item in empty:
+            findings.add(item)
+        empty = []
     if not formats:
         return None, []
     # The first file's format is the corpus', so that one stray file does not turn every other one into a finding.
     chosen, same = next(iter(formats.items()))
+    kept = {*same, *(file for file, _ in empty)}
     for other, strangers in formats.items():
         for file in strangers if other != chosen else ():
             findings.add(
@@ -160,15 +169,15 @@ def _detect_all(files: list[SourceFile], findings: Findings) -> tuple[str | None
             found=chosen,
         )
     )
-    return chosen, same
+    return chosen, [file for file in files if file in kept]
 
 
-def _refuse_unknown(head: bytes, file: SourceFile, findings: Findings) -> None:
+def _refuse_unknown(head: bytes, file: SourceFile, findings: Findings, empty: list[tuple[SourceFile, Finding]]) -> None:
     where = Where(file=file.shown, line=1 if file.lines else 0)
     start = head.lstrip()
     text = start[:60].decode("utf-8", "backslashreplace")
     if not start:
-        findings.add(finding("file-empty", "the file is blank", where=where, found="blank", wanted="a trace"))
+        empty.append((file, finding("file-empty", "the file is blank", where=where, found="blank", wanted="a trace")))
     elif not start.startswith(b"{"):
         findings.add(
             finding("json-not-object", "the first record is not an object", where=where, found=text, wanted="an object")

@@ -79,6 +79,10 @@ class Reader:
         Those of :class:`~playproof_lowering.load.LoweringOptions` that mean something to it, handed over by name.
     kinds : tuple of Kind
         Findings of its own; they enter the catalogue under the format's title.
+    knows_path : callable, optional
+        Relative path to bool: a file of that name stands beside the format's own, whatever is in it.
+    reads_empty : bool
+        Its recorder leaves empty files behind; the reader tells of them.
     """
 
     name: str
@@ -87,6 +91,8 @@ class Reader:
     read: Callable[..., Graph | None]
     options: tuple[str, ...] = ("block_size",)
     kinds: tuple[Kind, ...] = field(default=())
+    knows_path: Callable[[str], bool] | None = None
+    reads_empty: bool = False
 
 
 def head_of(start: bytes) -> Head:

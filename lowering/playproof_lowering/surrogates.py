@@ -1,7 +1,7 @@
 """Escapes of half a character in JSON text.
 
 A recorder that cuts a text by UTF-16 units may cut a character in two; what is left is an escape such as ``\\ud83d``
-without its other half. JSON's grammar allows it, but no character is meant by it, and strict decoders refuse the record.
+without its other half. JSON's grammar allows it, but it stands for no character, and strict decoders refuse the record.
 """
 
 from __future__ import annotations
