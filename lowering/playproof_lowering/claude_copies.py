@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -23,8 +24,10 @@ class _Group:
 def name_calls(logs: Sequence[FileLog]) -> list[RecordedCall]:
     """Give each call the key that names it in the corpus.
 
-    Calls with one message id are one if a row of both has the same id, or the same request, or the same instant and
-    prompt; and never if their requests differ. Nothing depends on the order of files.
+    Calls with one message id are one if a row of both has the same id (or says that it was copied from one that has),
+    or if they have the same request. They are also one if their instants and prompts are equal and their requests do
+    not differ; but not where a file has several calls of that id, for then it is no name of one call. Nothing depends
+    on the order of files.
 
     Returns
     -------
@@ -36,13 +39,16 @@ def name_calls(logs: Sequence[FileLog]) -> list[RecordedCall]:
     Linear in the rows, but for sorting the calls of one id.
     """
     by_message: dict[str, list[RecordedCall]] = {}
+    common: set[str] = set()
     for log in logs:
         for scope in log.scopes.values():
             for call in scope.calls:
                 by_message.setdefault(call.message, []).append(call)
+            own = [call.message for call in scope.calls]
+            common.update(message for message, count in Counter(own).items() if count > 1)
     reused = []
     for message, calls in by_message.items():
-        groups = _grouped(calls) if len(calls) > 1 else []
+        groups = _grouped(calls, message in common) if len(calls) > 1 else []
         for number, group in enumerate(groups[1:], 2):
             reused.append(group.first)
             for call in group.copies:
@@ -54,8 +60,14 @@ def _order(call: RecordedCall) -> tuple[int, int, str, str, int, str]:
     return call.first_ns, call.prompt, call.rows[0] if call.rows else "", call.request, call.line, call.file
 
 
-def _grouped(calls: list[RecordedCall]) -> list[_Group]:
-    """Put the copies of each call together; the groups are in time order."""
+def _grouped(calls: list[RecordedCall], common: bool) -> list[_Group]:
+    """Put the copies of each call together; the groups are in time order.
+
+    Parameters
+    ----------
+    common : bool
+        The message id is no name of one call.
+    """
     groups: list[_Group] = []
     by_row: dict[str, _Group] = {}
     by_request: dict[str, _Group] = {}
@@ -63,7 +75,7 @@ def _grouped(calls: list[RecordedCall]) -> list[_Group]:
     for call in sorted(calls, key=_order):
         group = next((by_row[row] for row in call.rows if row in by_row), None)
         group = group or by_request.get(call.request or " ")
-        if group is None:
+        if group is None and not (common and call.rows):
             # A copy may have lost its request's id; two ids that differ are two calls.
             alike = by_instant.get((call.first_ns, call.prompt, ""))
             same = by_instant.get((call.first_ns, call.prompt, call.request)) if call.request else alike

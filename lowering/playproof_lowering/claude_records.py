@@ -118,6 +118,7 @@ class _Side(msgspec.Struct):
 
 class _ForkedFrom(msgspec.Struct):
     sessionId: str | None = None
+    messageUuid: str | None = None
 
 
 class _Message(msgspec.Struct):
@@ -178,6 +179,8 @@ _USER_BLOCKS = msgspec.json.Decoder(list[_UserBlock])
 _RESULT = msgspec.json.Decoder(_Result)
 _AGENT = msgspec.json.Decoder(_Agent)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANYTHING = msgspec.json.Decoder(msgspec.Raw)
+_NO_ORIGIN: Final = _ForkedFrom()
 _SIDE = msgspec.json.Decoder(_Side)
 _FORKED_FROM = msgspec.json.Decoder(_ForkedFrom)
 _PROGRESS = msgspec.json.Decoder(_Progress)
@@ -361,13 +364,13 @@ class _FileReader:
 
     def _is_side(self, data: bytes) -> bool:
         """Tell whether a file's first record is one of a file that stands beside sessions."""
+        by_name = side_kind_by_name(self._reading.file.relative)
         try:
             fields = _FIELDS.decode(data)
         except DecodeErrors:
-            return False
-        self._log.side = side_kind(fields) or (
-            side_kind_by_name(self._reading.file.relative) if "sessionId" not in fields else ""
-        )
+            self._log.side = by_name
+        else:
+            self._log.side = side_kind(fields) or ("" if "sessionId" in fields else by_name)
         return bool(self._log.side)
 
     def _side(self, data: bytes, where: Where) -> None:
@@ -375,8 +378,8 @@ class _FileReader:
         try:
             record = _SIDE.decode(data)
         except DecodeErrors:
-            # It holds no call, so what is wrong with it changes nothing; but it must be JSON.
-            decoded(_FIELDS, data, where, self._findings)
+            # It holds no call, so what is in it changes nothing; but it must be JSON.
+            decoded(_ANYTHING, data, where, self._findings)
             return
         if record.runId and record.taskId:
             self._log.tasks[record.runId] = record.taskId
@@ -516,7 +519,7 @@ class _FileReader:
             if result.task.status == "completed" and result.task.task_id:
                 item.notices.append(result.task.task_id)
             return
-        background = bool(result.isAsync) or result.status == "async_launched"
+        background = bool(result.isAsync) or result.status == "async_launched" or bool(result.runId)
         if background:
             self._log.background.add(identity)
         if (result.agentId or result.runId or (result.taskId and background)) and uses:
@@ -558,16 +561,20 @@ class _FileReader:
         usage = message.usage or Usage()
         if not self._in_bounds(usage, where, place):
             return
-        row = Row(key, record.requestId or "", record.uuid or "", at_ns, usage.prompt, above, placed)
+        prompt = usage.prompt or sum(part.input_length for part in usage.parts(""))
+        row = Row(key, record.requestId or "", record.uuid or "", at_ns, prompt, above, placed)
         call, repeated = scope.call_of(row, where.line)
         begins = call is None
         if call is None:
             call = self._begin(row, record, message, scope, where)
         scope.note(row, call)
+        origin = _origin(record).messageUuid
+        if origin and origin != row.uuid:
+            call.rows.append(origin)
         characters = self._content(call, message.content, where, f"{place}.content")
         parts = usage.parts(call.model)
         if parts and (not repeated or sum(part.output_length for part in parts) > call.output_length):
-            call.prompt, call.parts = usage.prompt, parts
+            call.prompt, call.parts = prompt, parts
         if repeated:
             # A copy of a record that is not the latest call's: it says nothing new of when.
             self._log.duplicates += 1
@@ -610,7 +617,7 @@ class _FileReader:
             unreliable_output=self._unreliable(record.version),
             answers=False,
             reset=False,
-            native=_native(record),
+            native=_origin(record).sessionId or record.sessionId or "",
             index=0,
             parent=None,
         )
@@ -657,16 +664,14 @@ def _iterations(usage: Usage, place: str) -> Iterator[tuple[str, _Counts]]:
         yield f"{place}.usage.iterations[{number}]", iteration
 
 
-def _native(record: _Record) -> str:
-    """Return the session that a record comes from: a branch says it of the records that it copied."""
+def _origin(record: _Record) -> _ForkedFrom:
+    """Return where a record was copied from: a branch says it of the records that it begins with."""
     if bytes(record.forkedFrom).lstrip()[:1] == b"{":
         try:
-            origin = _FORKED_FROM.decode(record.forkedFrom).sessionId
+            return _FORKED_FROM.decode(record.forkedFrom)
         except DecodeErrors:
-            origin = None
-        if origin:
-            return origin
-    return record.sessionId or ""
+            pass
+    return _NO_ORIGIN
 
 
 def _run_of(path: Path) -> str:

@@ -11,10 +11,12 @@ __all__ = ["side_kind", "side_kind_by_name"]
 INDEX: Final = "index of sessions"
 JOURNAL: Final = "journal of a workflow"
 WORKFLOW: Final = "record of a workflow"
+STORED: Final = "stored result of a tool"
 _BY_NAME: Final = (
     (INDEX, re.compile(r"(^|/)sessions-index\.json$")),
     (JOURNAL, re.compile(r"(^|/)wf_[^/]*/journal\.jsonl$")),
     (WORKFLOW, re.compile(r"(^|/)workflows/wf_[^/]*\.json$")),
+    (STORED, re.compile(r"(^|/)tool-results/[^/]*\.jsonl?$")),
 )
 _COMPRESSION: Final = re.compile(r"\.(gz|zst)$", re.IGNORECASE)
 

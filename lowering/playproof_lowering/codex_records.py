@@ -24,6 +24,7 @@ __all__ = ["NamedSpawn", "RolloutCall", "RolloutLog", "read_rollout"]
 _NAME = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?:_[0-9a-f-]{36})?\.jsonl")
 _TIMED_ID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
 _NOTIFIED = re.compile(rb"agent_(?:id|path)\\*\"\s*:\s*\\*\"([^\"\\]{1,200})")
+_ENVELOPE = re.compile(r"Message Type: .*\n(?:.*\n)?Sender: (\S{1,200})\n")
 _ABSENT: Final = msgspec.Raw(b"")
 LINES: Final = frozenset(
     {
@@ -101,6 +102,7 @@ class _SessionMeta(msgspec.Struct):
 
 class _TurnContext(msgspec.Struct):
     model: str | None = None
+    turn_id: str | None = None
 
 
 class _Item(msgspec.Struct):
@@ -390,8 +392,9 @@ class _RolloutReader:
         self._history.place(line, self._log, where)
         if line.type == "turn_context":
             context = decoded(_CONTEXT, line.payload, where, self._findings, "payload")
-            if context is not None and context.model:
-                self._model = context.model
+            if context is not None:
+                self._history.turn(context.turn_id, self._log, self._agents, where)
+                self._model = context.model or self._model
         elif line.type == "compacted":
             if not self._history.replaying:
                 self._log.compactions += 1
@@ -532,7 +535,8 @@ class _RolloutReader:
         author = item.author if item.type == "agent_message" else None
         if item.type == "message" and item.role == "assistant":
             # What another agent says comes in this role too, with its envelope as the text.
-            author = _sender(bytes(item.content), log.path)
+            author = item.author or _sender(bytes(item.content))
+            author = author if author != log.path else None
             said = author is None
         else:
             said = item.type == "reasoning" or item.type.endswith("_call")
@@ -948,12 +952,14 @@ def _author(value: bytes) -> str | None:
         return None
 
 
-def _sender(content: bytes, own_path: str) -> str | None:
-    """Return who sent a message whose text is the envelope of another agent's; None for the model's own words."""
-    if b"author" not in content or b"recipient" not in content:
-        return None
-    author = _author(_text(content))
-    return author if author != own_path else None
+def _sender(content: bytes) -> str | None:
+    """Return who sent a message whose text is the envelope of an agent's; None for the model's own words."""
+    if b"author" in content and b"recipient" in content:
+        return _author(_text(content))
+    if b"Sender: " in content:
+        match = _ENVELOPE.match(_text(content).decode())
+        return match.group(1) if match else None
+    return None
 
 
 def _asked_path(arguments: bytes, own_path: str) -> str:
