@@ -163,7 +163,7 @@ class _PlayLowering:
                     f"at least {times.start_s:g} s",
                 )
             last_s = times.last_end_s(entries)
-            if agent.blocking and not times.early and times.end_s < last_s - DURATION_STEP_S:
+            if agent.blocking and not times.early and times.end_s < last_s - DURATION_STEP_S - EPSILON_S:
                 self._refuse(
                     "subagent-ends-early",
                     f"{agent.path}.duration_ms" if agent.duration_s is not None else f"{agent.path}.t",
