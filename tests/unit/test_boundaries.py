@@ -80,7 +80,7 @@ def test_a_join_waits_for_the_childs_last_request_and_for_its_duration(
     assert joined(graph) == [target]
     (edge,) = [edge for edge in edges(graph, target) if "join" in edge]
     target_s = starts_at if target.endswith("2") else 20.0
-    assert edge == f"play:outer:1:inner:1 —join/completion +{1000 * (target_s - 2 - last_ends_at):g} ms"
+    assert edge == f"play:outer:1:inner:1 —join/completion +{round(1000 * (target_s - 2 - last_ends_at), 6) + 0.0:g} ms"
 
 
 @pytest.mark.parametrize(("last_ends_at", "refused"), [(6.0, False), (6.001, False), (6.0011, True), (6.002, True)])
