@@ -625,7 +625,7 @@ FORMAT = _kinds(
         "history-uncut",
         Severity.WARNING,
         "copied history without an end",
-        "A forked thread begins with its parent's records; without a turn of its own none of its calls is counted.",
+        "A fork begins with its parent's records; where no turn of its own shows, none of those is counted.",
         "Leave the file out, or record it again with a version that writes task_started.",
         "a forked rollout that ends before its first turn",
     ),
