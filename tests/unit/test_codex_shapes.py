@@ -84,6 +84,15 @@ def test_the_call_behind_a_broken_answer_starts_at_its_own_turn(
     assert edges(graph, f"{ROOT}:{ROOT}:1") == [f"{ROOT}:{ROOT}:0 —sequence/completion +58000 ms"]
 
 
+@pytest.mark.parametrize("end", [end for end in ENDS if end != "nothing"])
+def test_an_answer_is_broken_off_where_versions_do_not_tell_turns(tmp_path: Path, end: str) -> None:
+    rollout = think(Rollout(ROOT).call(1, 96).user(10), 11).user(11.5)
+    for kind, payload in ENDS[end]:
+        rollout.event(12, kind, **payload)
+    think(rollout.user(60), 61).tokens(62.5, 144)
+    assert calls_of(graph_of(lowered(tmp_path, rollout))) == [(96, 5, 0.0, 1000.0), (144, 5, 59000.0, 2500.0)]
+
+
 def test_a_turn_without_an_input_of_its_own_starts_what_it_asks(tmp_path: Path) -> None:
     """What came in before the turn is what it begins with, as the message of an agent that wakes its parent."""
     rollout = (
@@ -93,24 +102,39 @@ def test_a_turn_without_an_input_of_its_own_starts_what_it_asks(tmp_path: Path) 
     assert calls_of(graph_of(lowered(tmp_path, rollout)))[1] == (144, 5, 19000.0, 2000.0)
 
 
-def test_what_a_broken_answer_would_have_seen_the_next_call_sees(tmp_path: Path) -> None:
+@pytest.mark.parametrize("aborted", [True, False], ids=["aborted", "only another turn begins"])
+def test_what_a_broken_answer_would_have_seen_the_next_call_sees(tmp_path: Path, aborted: bool) -> None:
     parent = Rollout(ROOT).user(1).tool(2, "spawn_agent", "f1")
     parent.event(2.1, "collab_agent_spawn_end", call_id="f1", new_thread_id=KID).output(2.2, "f1").tokens(3, 40)
     think(parent.user(4), 5).event(6, "collab_waiting_end", statuses={KID: {"completed": "x"}})
-    parent.event(7, "turn_aborted", reason="interrupted")
+    if aborted:
+        parent.event(7, "turn_aborted", reason="interrupted")
     think(parent.event(20, "task_started", turn_id=OWN).user(20), 21).tokens(22, 60).user(30).tokens(31, 80)
     child = think(Rollout(KID, parent_thread_id=ROOT).user(2.5), 3).tokens(5.5, 32)
     assert joins(graph_of(lowered(tmp_path, parent, child))) == ["R:K:0 —join/completion +14500 ms→ R:R:1"]
 
 
-def test_what_a_broken_answer_spawned_hangs_at_no_call(tmp_path: Path) -> None:
-    parent = Rollout(ROOT).call(1, 40).user(3).tool(4, "spawn_agent", "f1")
-    parent.event(4.1, "collab_agent_spawn_end", call_id="f1", new_thread_id=KID)
-    parent.event(5, "turn_aborted", reason="interrupted").event(9, "task_started", turn_id=OWN).call(10, 60)
+@pytest.mark.parametrize("when", ["before", "behind"])
+@pytest.mark.parametrize("by", ["tool", "program"])
+def test_what_a_broken_answer_spawned_hangs_at_no_call(tmp_path: Path, when: str, by: str) -> None:
+    """Whether it is told before the answer is broken off, or behind."""
+    parent = Rollout(ROOT).call(1, 40).user(3)
+    if by == "tool":
+        parent.tool(4, "spawn_agent", "f1")
+    else:
+        parent.add(4, "response_item", type="custom_tool_call", name="exec", call_id="f1", input="x")
+    spawn = {"call_id": "f1" if by == "tool" else "exec-1", "new_thread_id": KID}
+    if when == "before":
+        parent.event(4.1, "collab_agent_spawn_end", **spawn)
+    parent.event(5, "turn_aborted", reason="interrupted")
+    if when == "behind":
+        parent.event(5.1, "collab_agent_spawn_end", **spawn)
+    parent.event(9, "task_started", turn_id=OWN).call(10, 60)
     child = Rollout(KID, parent_thread_id=ROOT).call(6, 32)
     result = lowered(tmp_path, parent, child)
     assert edges(graph_of(result), f"{ROOT}:{KID}:0") == []
-    assert "broken off" in told(result, "agent-unlinked").message
+    (item,) = [item for item in result.findings.items if item.code == "agent-unlinked"]
+    assert "broken off" in item.message
 
 
 # Copied histories ----------------------------------------------------------------------------------------------------
