@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import networkx as nx
-import numba
 import numpy as np
 import numpy.typing as npt
+from playproof_native import allocating_entry
 
 from playproof_spec.findings import Finding, Findings, finding
 from playproof_spec.graph import Edge, Graph, Int32, Int64
 from playproof_spec.places import in_reading_order, listed, place
 from playproof_spec.units import HORIZON_NS, ms_to_ns
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = ["Topology", "check_cycles", "check_reachability", "earliest_dispatch_ns", "topology"]
 
@@ -75,7 +78,7 @@ def topology(graph: Graph) -> Topology:
     return Topology(number, source, target, out_offsets, order, position)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _order(out_offsets: Int64, target: Int32, incoming: Int64, order: Int32) -> int:
     """Fill `order` with the nodes whose every cause comes before them; return how many. Writes `incoming`, `order`."""
     end = 0
@@ -94,7 +97,7 @@ def _order(out_offsets: Int64, target: Int32, incoming: Int64, order: Int32) -> 
     return end
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _reach(out_offsets: Int64, target: Int32, reached: npt.NDArray[np.bool_], stack: Int32, depth: int) -> None:
     """Mark all that the first `depth` nodes of `stack` lead to. Writes `reached` and `stack`."""
     while depth > 0:
@@ -117,6 +120,8 @@ def check_cycles(graph: Graph, shape: Topology, findings: Findings) -> None:
     """
     if shape.acyclic:
         return
+    import networkx as nx  # a fifth of a second that only a trace with a circle waits for
+
     unordered = shape.position < 0
     knots: nx.DiGraph[int] = nx.DiGraph()
     left = np.flatnonzero(unordered[shape.source] & unordered[shape.target])
@@ -270,7 +275,7 @@ def earliest_dispatch_ns(graph: Graph, shape: Topology) -> tuple[Int64, Int64]:
     return dispatch, cause
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _longest(order: Int32, out_offsets: Int64, target: Int32, delay: Int64, dispatch: Int64, cause: Int64) -> None:
     """Raise `dispatch` to the longest path into each node, saturating above the horizon. Writes `dispatch`, `cause`."""
     for node in order:
