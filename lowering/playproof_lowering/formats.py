@@ -26,6 +26,7 @@ _MODULES: Final = {
     "mooncake-delta": "mooncake_delta",
     "applied_compute_agentic": "applied_compute",
     "qwen-bailian": "qwen_bailian",
+    "atif": "atif",
 }
 
 FORMATS: Final = tuple(_MODULES)

@@ -45,6 +45,28 @@ EDGES: list[tuple[str, str, list[Edge]]] = [
     ("qwen-bailian", "trace:14", [("trace:13", "sequence", "completion", 1500.0)]),
     ("qwen-bailian", "trace:20", []),
     ("qwen-bailian", "trace:30", []),
+    ("atif", "run/trajectory:0", []),
+    ("atif", "run/trajectory:scout:0", [("run/trajectory:0", "spawn", "completion", 1000.0)]),
+    ("atif", "run/trajectory:scout:1", [("run/trajectory:scout:0", "sequence", "completion", 0.0)]),
+    (
+        "atif",
+        "run/trajectory:1",
+        [
+            ("run/trajectory:0", "sequence", "completion", 0.0),
+            ("run/trajectory:scout:1", "join", "completion", 0.0),
+        ],
+    ),
+    ("atif", "run/trajectory.review:0", [("run/trajectory:1", "spawn", "completion", 1000.0)]),
+    (
+        "atif",
+        "run/trajectory:2",
+        [
+            ("run/trajectory.review:0", "join", "completion", 4000.0),
+            ("run/trajectory:1", "sequence", "completion", 10000.0),
+        ],
+    ),
+    ("atif", "run/trajectory.cont-1:0", [("run/trajectory:2", "sequence", "completion", 27000.0)]),
+    ("atif", "solo:1", [("solo:0", "sequence", "completion", 0.0)]),
 ]
 
 
@@ -72,6 +94,13 @@ FIELDS: list[tuple[str, str, dict[str, Any]]] = [
     ("qwen-bailian", "trace:14", {"hash_ids": [0, 4, 6], "session_id": "trace:13", "play_id": "trace:11"}),
     ("qwen-bailian", "trace:20", {"not_before_ms": 614.0, "hash_ids": [1, 2, 3], "input_length": 40}),
     ("qwen-bailian", "trace:30", {"not_before_ms": 29500.0, "hash_ids": [0], "play_id": "trace:30"}),
+    ("atif", "run/trajectory:0", {"recorded_api_time_ms": 4000.0, "hash_ids": [1, 2, 16], "model": "m"}),
+    ("atif", "run/trajectory:1", {"recorded_api_time_ms": None, "hash_ids": [1, 2, 3, 4, 17], "model": "n"}),
+    ("atif", "run/trajectory:2", {"recorded_api_time_ms": 3000.0, "not_before_ms": 30000.0, "output_length": 5}),
+    ("atif", "run/trajectory.review:0", {"recorded_api_time_ms": 5000.0, "play_id": "run/trajectory"}),
+    ("atif", "run/trajectory.cont-1:0", {"input_length": 30, "hash_ids": [0, 22], "not_before_ms": 60000.0}),
+    ("atif", "solo:0", {"input_length": 50, "output_length": 5, "recorded_api_time_ms": None, "not_before_ms": 0.0}),
+    ("atif", "solo:1", {"input_length": 51, "output_length": 6, "hash_ids": [11, 12, 13, 15]}),
 ]
 
 
