@@ -27,6 +27,7 @@ _MODULES: Final = {
     "applied_compute_agentic": "applied_compute",
     "qwen-bailian": "qwen_bailian",
     "atif": "atif",
+    "otel-genai": "otel",
 }
 
 FORMATS: Final = tuple(_MODULES)

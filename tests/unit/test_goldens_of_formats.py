@@ -67,6 +67,13 @@ EDGES: list[tuple[str, str, list[Edge]]] = [
     ),
     ("atif", "run/trajectory.cont-1:0", [("run/trajectory:2", "sequence", "completion", 27000.0)]),
     ("atif", "solo:1", [("solo:0", "sequence", "completion", 0.0)]),
+    ("otel", "t1:0", []),
+    ("otel", "t1:b0:0", [("t1:0", "spawn", "completion", 500.0)]),
+    ("otel", "t1:b0:1", [("t1:b0:0", "sequence", "completion", 500.0)]),
+    ("otel", "t1:1", [("t1:0", "sequence", "completion", 7000.0), ("t1:b0:1", "join", "completion", 3000.0)]),
+    ("otel", "t1:2", [("t1:0", "sequence", "completion", 7500.0), ("t1:b0:1", "join", "completion", 3500.0)]),
+    ("otel", "t1:3", [("t1:1", "join", "completion", 2000.0), ("t1:2", "sequence", "completion", 1000.0)]),
+    ("otel", "conv:1", [("conv:0", "sequence", "completion", 59000.0)]),
 ]
 
 
@@ -101,6 +108,13 @@ FIELDS: list[tuple[str, str, dict[str, Any]]] = [
     ("atif", "run/trajectory.cont-1:0", {"input_length": 30, "hash_ids": [0, 22], "not_before_ms": 60000.0}),
     ("atif", "solo:0", {"input_length": 50, "output_length": 5, "recorded_api_time_ms": None, "not_before_ms": 0.0}),
     ("atif", "solo:1", {"input_length": 51, "output_length": 6, "hash_ids": [11, 12, 13, 15]}),
+    ("otel", "t1:0", {"recorded_api_time_ms": 1500.0, "hash_ids": [0, 1, 13], "play_id": "t1", "model": "m"}),
+    ("otel", "t1:1", {"hash_ids": [0, 1, 2, 3, 14], "session_id": "t1", "not_before_ms": 8500.0}),
+    ("otel", "t1:2", {"hash_ids": [4], "model": "n", "output_length": 1}),
+    ("otel", "t1:3", {"hash_ids": [0, 1, 2, 3, 5, 15], "input_length": 90}),
+    ("otel", "t1:b0:1", {"hash_ids": [6, 7, 17], "session_id": "t1:b0", "play_id": "t1"}),
+    ("otel", "conv:0", {"input_length": 78, "output_length": 2, "hash_ids": [8, 9, 10, 11, 18]}),
+    ("otel", "conv:1", {"input_length": 80, "hash_ids": [8, 9, 10, 11, 12], "recorded_api_time_ms": 2000.0}),
 ]
 
 
