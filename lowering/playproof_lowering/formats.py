@@ -28,6 +28,8 @@ _MODULES: Final = {
     "qwen-bailian": "qwen_bailian",
     "atif": "atif",
     "otel-genai": "otel",
+    "claude-stream": "claude_stream",
+    "codex-exec": "codex_exec",
 }
 
 FORMATS: Final = tuple(_MODULES)

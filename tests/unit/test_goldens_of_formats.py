@@ -74,6 +74,15 @@ EDGES: list[tuple[str, str, list[Edge]]] = [
     ("otel", "t1:2", [("t1:0", "sequence", "completion", 7500.0), ("t1:b0:1", "join", "completion", 3500.0)]),
     ("otel", "t1:3", [("t1:1", "join", "completion", 2000.0), ("t1:2", "sequence", "completion", 1000.0)]),
     ("otel", "conv:1", [("conv:0", "sequence", "completion", 59000.0)]),
+    ("claude-stream", "s1:T1:0", [("s1:0", "spawn", "completion", 0.0)]),
+    ("claude-stream", "s1:T1:1", [("s1:T1:0", "sequence", "completion", 0.0)]),
+    ("claude-stream", "s1:T2:0", [("s1:0", "spawn", "completion", 0.0)]),
+    ("claude-stream", "s1:1", [("s1:0", "sequence", "completion", 0.0), ("s1:T1:1", "join", "completion", 0.0)]),
+    ("claude-stream", "s1:2", [("s1:1", "sequence", "completion", 0.0), ("s1:T2:0", "join", "completion", 0.0)]),
+    ("claude-stream", "s1:3", [("s1:2", "sequence", "completion", 0.0)]),
+    ("codex-exec", "th1:0", []),
+    ("codex-exec", "th1:4", [("th1:3", "sequence", "completion", 0.0)]),
+    ("codex-exec", "th2:1", [("th2:0", "sequence", "completion", 0.0)]),
 ]
 
 
@@ -115,6 +124,16 @@ FIELDS: list[tuple[str, str, dict[str, Any]]] = [
     ("otel", "t1:b0:1", {"hash_ids": [6, 7, 17], "session_id": "t1:b0", "play_id": "t1"}),
     ("otel", "conv:0", {"input_length": 78, "output_length": 2, "hash_ids": [8, 9, 10, 11, 18]}),
     ("otel", "conv:1", {"input_length": 80, "hash_ids": [8, 9, 10, 11, 12], "recorded_api_time_ms": 2000.0}),
+    ("claude-stream", "s1:0", {"input_length": 40, "output_length": 5, "hash_ids": [0, 1, 11]}),
+    ("claude-stream", "s1:1", {"input_length": 72, "output_length": 7, "hash_ids": [0, 1, 2, 3, 12]}),
+    ("claude-stream", "s1:2", {"input_length": 88, "output_length": 6, "hash_ids": [0, 1, 2, 3, 4, 13]}),
+    ("claude-stream", "s1:3", {"input_length": 48, "output_length": 25, "hash_ids": [5, 6, 7]}),
+    ("claude-stream", "s1:T1:0", {"input_length": 20, "output_length": 30, "session_id": "s1:T1"}),
+    ("claude-stream", "s1:T2:0", {"hash_ids": [10], "play_id": "s1", "recorded_api_time_ms": None}),
+    ("codex-exec", "th1:0", {"input_length": 100, "output_length": 10, "hash_ids": [0, 1, 2, 3, 4, 5, 9]}),
+    ("codex-exec", "th1:3", {"input_length": 100, "output_length": 11, "hash_ids": [0, 1, 2, 3, 4, 5, 12]}),
+    ("codex-exec", "th1:4", {"input_length": 120, "output_length": 9, "hash_ids": [0, 1, 2, 3, 4, 5, 6, 13]}),
+    ("codex-exec", "th2:1", {"input_length": 32, "output_length": 1, "hash_ids": [7, 8], "play_id": "th2"}),
 ]
 
 
