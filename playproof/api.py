@@ -42,6 +42,9 @@ class Reading(TypedDict):
     block_size: int | None
     nested_timestamp_basis: Basis
     subagent_marker: Marker
+    skip_bad: bool
+    exclude: tuple[str, ...]
+    follow_links: bool
 
 
 class InvalidTrace(InvalidInput):
@@ -85,13 +88,16 @@ def load(
     nested_timestamp_basis: Basis = "auto",
     subagent_marker: Marker = "auto",
     strict: bool = False,
+    skip_bad: bool = False,
+    exclude: Sequence[str] = (),
+    follow_links: bool = False,
 ) -> ProvenGraph:
     """Read traces, lower them to one graph, and prove it.
 
     Parameters
     ----------
     paths : path or sequence of paths
-        Files and folders.
+        Files and folders; "-" is standard input.
     format : str
         "auto" decides from the content; otherwise a name of docs/formats.md, such as "weka" or "claude".
     block_size : int, optional
@@ -102,6 +108,12 @@ def load(
         What the time of a Weka subagent marks.
     strict : bool
         Take unknown fields as errors.
+    skip_bad : bool
+        Leave out files, records and torn last lines that cannot be read, with a warning each; the certificate has them.
+    exclude : sequence of str
+        Patterns of files and folders to leave out.
+    follow_links : bool
+        Read what symbolic links lead to.
 
     Returns
     -------
@@ -121,6 +133,9 @@ def load(
         nested_timestamp_basis=nested_timestamp_basis,
         subagent_marker=subagent_marker,
         strict=strict,
+        skip_bad=skip_bad,
+        exclude=exclude,
+        follow_links=follow_links,
     )
     if result.proven is None:
         raise InvalidTrace(result.findings)
@@ -135,6 +150,9 @@ def validate(
     nested_timestamp_basis: Basis = "auto",
     subagent_marker: Marker = "auto",
     strict: bool = False,
+    skip_bad: bool = False,
+    exclude: Sequence[str] = (),
+    follow_links: bool = False,
     deployment: AnyDeployment | None = None,
     offered: Load | None = None,
     places: Mapping[str, Where] = PLACES,
@@ -143,7 +161,7 @@ def validate(
 
     Parameters
     ----------
-    paths, format, block_size, nested_timestamp_basis, subagent_marker, strict
+    paths, format, block_size, nested_timestamp_basis, subagent_marker, strict, skip_bad, exclude, follow_links
         As for :func:`load`.
     deployment : Deployment or Disaggregated, optional
         Also name the requests that it would have to reject.
@@ -165,6 +183,9 @@ def validate(
         nested_timestamp_basis=nested_timestamp_basis,
         subagent_marker=subagent_marker,
         strict=strict,
+        skip_bad=skip_bad,
+        exclude=tuple(exclude),
+        follow_links=follow_links,
     )
     graph: Graph | None = None
     try:
@@ -355,6 +376,9 @@ def run(
         block_size=configuration.block_size,
         nested_timestamp_basis=configuration.nested_timestamp_basis,
         subagent_marker=configuration.subagent_marker,
+        skip_bad=configuration.skip_bad,
+        exclude=configuration.exclude,
+        follow_links=configuration.follow_links,
     )
     return replay_configured(proven, configuration, per_request=per_request, progress=progress)
 
@@ -371,7 +395,7 @@ def existing(paths: PathOrPaths) -> list[Path]:
     if not listed:
         raise FileNotFoundError("no trace is given")
     for path in listed:
-        # A dangling link exists as a link: readers refuse it with a finding that says so.
-        if not path.exists() and not path.is_symlink():
+        # A dangling link exists as a link: readers refuse it with a finding that says so. A dash is standard input.
+        if str(path) != "-" and not path.exists() and not path.is_symlink():
             raise FileNotFoundError(f"no such file or folder: {path}")
     return listed

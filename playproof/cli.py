@@ -110,7 +110,7 @@ def _known_format(name: str | None) -> str | None:
     return name
 
 
-Paths = Annotated[list[Path], typer.Argument(help="Trace files and folders.", show_default=False)]
+Paths = Annotated[list[Path], typer.Argument(help="Trace files and folders; - is standard input.", show_default=False)]
 FormatOption = Annotated[
     str | None,
     typer.Option(
@@ -123,6 +123,13 @@ FormatOption = Annotated[
 BasisOption = Annotated[Basis | None, typer.Option(help="What Weka's nested times count from [default: auto].")]
 MarkerOption = Annotated[Marker | None, typer.Option(help="What a Weka subagent's own time marks [default: auto].")]
 BlockSizeOption = Annotated[int | None, typer.Option(min=1, help="Tokens per hash id, where the files do not say.")]
+SkipBadOption = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and say what, instead of refusing all.")
+]
+ExcludeOption = Annotated[
+    list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders like this; repeatable.")
+]
+FollowOption = Annotated[bool, typer.Option("--follow-links", help="Read what symbolic links lead to.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A YAML configuration.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="a.b.c=value: put over the configuration.")]
 
@@ -193,15 +200,20 @@ def validate(
     nested_timestamp_basis: BasisOption = None,
     subagent_marker: MarkerOption = None,
     block_size: BlockSizeOption = None,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
     strict: Annotated[bool, typer.Option("--strict", help="Take unknown fields as errors.")] = False,
     output: Annotated[Output, typer.Option(help="What to print.")] = Output.text,
 ) -> None:
     """Prove a trace, or say what is wrong with it."""
     settings = read_configuration(config) if config is not None else None
+    reading = _reading(settings, format, nested_timestamp_basis, subagent_marker, block_size)
+    _select(reading, skip_bad, exclude, follow_links)
     with _patience("reading and proving"):
         result = api.validate(
             paths,
-            **_reading(settings, format, nested_timestamp_basis, subagent_marker, block_size),
+            **reading,
             strict=strict,
             deployment=settings.deployment if settings is not None else None,
             offered=settings.load if settings is not None else None,
@@ -249,11 +261,15 @@ def lower(
     nested_timestamp_basis: BasisOption = None,
     subagent_marker: MarkerOption = None,
     block_size: BlockSizeOption = None,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
 ) -> None:
     """Write a proven trace in canonical form (Agentic Mooncake v2)."""
     from playproof_lowering import write_v2
 
     reading = _reading(None, format, nested_timestamp_basis, subagent_marker, block_size)
+    _select(reading, skip_bad, exclude, follow_links)
     with _patience("reading and proving"):
         result = api.validate(paths, **reading)
     print_findings(err, result.findings)
@@ -274,6 +290,9 @@ def inspect(
     nested_timestamp_basis: BasisOption = None,
     subagent_marker: MarkerOption = None,
     block_size: BlockSizeOption = None,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
     output: Annotated[View, typer.Option(help="What to print; mermaid and dot draw one play.")] = View.text,
     play: Annotated[str | None, typer.Option(help="The play to draw [default: the one with the most agents].")] = None,
 ) -> None:
@@ -283,8 +302,10 @@ def inspect(
     drawing = output in (View.mermaid, View.dot)
     if play is not None and not drawing:
         raise typer.BadParameter("only a picture is of one play: add --output mermaid or dot", param_hint="--play")
+    reading = _reading(None, format, nested_timestamp_basis, subagent_marker, block_size)
+    _select(reading, skip_bad, exclude, follow_links)
     with _patience("reading and proving"):
-        result = api.validate(paths, **_reading(None, format, nested_timestamp_basis, subagent_marker, block_size))
+        result = api.validate(paths, **reading)
     if result.proven is None:
         print_findings(err, result.findings)
         print_verdict(err, result.findings)
@@ -321,6 +342,9 @@ def replay(
     settings: SetOption = None,
     out_folder: Annotated[Path | None, typer.Option("--out", help="Folder for report.json.")] = None,
     per_request: Annotated[bool, typer.Option("--per-request", help="Also write requests.jsonl.")] = False,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report alone.")] = False,
     online: Annotated[bool, typer.Option("--online", help="Replay on the wall clock, over HTTP.")] = False,
     endpoint: Annotated[
@@ -346,8 +370,10 @@ def replay(
         raise typer.BadParameter(
             "name a trace here, or in the configuration's traffic.source.paths", param_hint="paths"
         )
+    reading = _reading(configuration, None)
+    _select(reading, skip_bad, exclude, follow_links)
     with _patience("reading and proving"):
-        result = api.validate(chosen, **_reading(configuration, None))
+        result = api.validate(chosen, **reading)
     if result.proven is None:
         print_findings(err, result.findings)
         print_verdict(err, result.findings)
@@ -530,7 +556,17 @@ def _reading(
         "nested_timestamp_basis": basis or said.nested_timestamp_basis,
         "subagent_marker": marker or said.subagent_marker,
         "block_size": block_size if block_size is not None else said.block_size,
+        "skip_bad": said.skip_bad,
+        "exclude": said.exclude,
+        "follow_links": said.follow_links,
     }
+
+
+def _select(reading: api.Reading, skip_bad: bool, exclude: Sequence[str] | None, follow_links: bool) -> None:
+    """Add to a reading what the command line leaves out and follows besides."""
+    reading["skip_bad"] |= skip_bad
+    reading["exclude"] += tuple(exclude or ())
+    reading["follow_links"] |= follow_links
 
 
 def _print_json(value: object) -> None:
