@@ -115,7 +115,8 @@ FormatOption = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help=f"How to read them: {', '.join(READERS)} [default: auto, from the content].",
+        # Names apart by spaces: a comma would not fit beside the longest one on a terminal of 80 columns.
+        help=f"How to read them; auto, the default, tells by the content. One of: {' '.join(READERS)}",
         metavar="FORMAT",
         callback=_known_format,
     ),

@@ -45,6 +45,7 @@ def test_every_format_reads_on_without_what_cannot_be_read(tmp_path: Path, name:
     lines = (GOLDENS / name / "trace.jsonl").read_bytes().splitlines(keepends=True)
     # Some formats name a request by its line, so an empty line stands where the bad one will.
     place = len(lines) // 2 + 1
+    last = lines[-1]
     lines.insert(place, b"\n")
     path = tmp_path / "trace.jsonl"
     path.write_bytes(b"".join(lines))
@@ -52,7 +53,7 @@ def test_every_format_reads_on_without_what_cannot_be_read(tmp_path: Path, name:
     if bad != "torn":
         lines[place] = b'{"broken": \n'
     if bad != "middle":
-        lines.append(lines[-1].rstrip()[:-7])
+        lines.append(last.rstrip()[:-7])
     path.write_bytes(b"".join(lines))
     assert read(path, name).findings.errors
     result = read(path, name, skip_bad=True)
