@@ -175,7 +175,7 @@ def validate(
     OSError
         When a path does not exist or cannot be read.
     """
-    from playproof_lowering import LoweringOptions, load_graph
+    from playproof_lowering import LoweringOptions, load_graph, placed
     from playproof_spec.certificate import prove
 
     options = LoweringOptions(
@@ -187,15 +187,14 @@ def validate(
         exclude=tuple(exclude),
         follow_links=follow_links,
     )
-    graph: Graph | None = None
+    lowered = load_graph(existing(paths), format=format, options=options)
+    graph = lowered.graph
+    if graph is None:
+        return Validation(placed(lowered.findings, lowered.sources), None, None)
     try:
-        lowered = load_graph(existing(paths), format=format, options=options)
-        graph = lowered.graph
-        if graph is None:
-            return Validation(lowered.findings, None, None)
         proven = prove(graph, lowered.findings)
     except InvalidInput as refused:
-        return Validation(refused.findings, None, graph)
+        return Validation(placed(refused.findings, lowered.sources), None, graph)
     findings = Findings()
     for item in proven.findings:
         findings.add(item)
@@ -203,6 +202,7 @@ def validate(
         findings.extend(misoffered(proven.graph, deployment, offered or Load(), places))
         findings.extend(fit(proven.graph, deployment, offered or Load()))
         findings.extend(contradictions(proven.graph, offered or Load()))
+    findings = placed(findings, lowered.sources)
     return Validation(findings, proven if not findings.errors else None, graph)
 
 

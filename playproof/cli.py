@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import msgspec
 import typer
 from playproof_spec import diagrams
-from playproof_spec.findings import Findings, InvalidInput, Severity
+from playproof_spec.findings import Findings, InvalidInput, Severity, printable
 from playproof_spec.graph import Graph
 from playproof_spec.machines import MACHINES
 from playproof_spec.obligation import PROVEN
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 
 from playproof import api
 from playproof.config import (
@@ -42,6 +43,8 @@ from playproof.online import MissingExtra, require_extra
 from playproof.online.options import SILENCE_TIMEOUT_S, OnlineOptions
 from playproof.render import (
     counted,
+    escaped,
+    escaped_json,
     print_certificate,
     print_findings,
     print_graph,
@@ -82,6 +85,11 @@ def _deafen(stream: TextIO) -> None:
 
 
 class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render with what a terminal would act upon escaped: names, ids and paths come from foreign files."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else escaped(text), style, control)
+
     def on_broken_pipe(self) -> None:
         """Go on without a reader; Rich would leave with 1, which says that there are errors."""
         _deafen(sys.stderr if self.stderr else sys.stdout)
@@ -330,10 +338,12 @@ def _draw(graph: Graph, name: str | None, output: View) -> None:
     if play is None:
         raise typer.BadParameter(f"the corpus has no play {name!r}", param_hint="--play")
     if len(play.nodes) > picture.MAX_REQUESTS:
-        message = f"play {play.play_id} has {len(play.nodes):,} requests, a picture holds {picture.MAX_REQUESTS}"
+        message = (
+            f"play {printable(play.play_id)} has {len(play.nodes):,} requests, a picture holds {picture.MAX_REQUESTS}"
+        )
         raise typer.BadParameter(message, param_hint="--play")
     draw = picture.mermaid if output is View.mermaid else picture.dot
-    _print_json_text(draw(graph, play) + "\n")
+    _print_text(escaped(draw(graph, play)) + "\n")
 
 
 @app.command()
@@ -390,7 +400,7 @@ def replay(
         err.print(f"{told} ({counts}); `playproof validate --config` shows them", markup=False)
     written = report.write(out_folder, per_request=per_request) if out_folder is not None else []
     if as_json:
-        _print_json_text(report.to_json().decode())
+        _print_text(escaped_json(report.to_json().decode()))
     else:
         print_report(out, report.to_dict())
         for path in written:
@@ -571,10 +581,10 @@ def _select(reading: api.Reading, skip_bad: bool, exclude: Sequence[str] | None,
 
 
 def _print_json(value: object) -> None:
-    _print_json_text(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    _print_text(escaped_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")
 
 
-def _print_json_text(text: str) -> None:
+def _print_text(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from playproof_spec.catalogue import CATALOGUE, Severity
 from playproof_spec.certificate import Certificate
-from playproof_spec.findings import Finding, Findings
+from playproof_spec.findings import Finding, Findings, printable
 from playproof_spec.graph import Graph
 from playproof_spec.obligation import PROVEN, Obligation
 from rich.box import SIMPLE_HEAD
@@ -30,6 +32,34 @@ LATENCIES = (
     ("ITL", "itl"),
     ("request E2E", "e2e_latency"),
 )
+
+
+def escaped(text: str) -> str:
+    """Return text with all that a terminal would act upon escaped, but for line breaks.
+
+    Examples
+    --------
+    >>> escaped("a\\x1b[2J\\nb")
+    'a\\\\x1b[2J\\nb'
+    """
+    return text if text.isprintable() else "\n".join(printable(line) for line in text.split("\n"))
+
+
+def escaped_json(text: str) -> str:
+    """Return a JSON text with the same escaped as JSON does; outside of strings it has none of it but line breaks."""
+    if text.isprintable():
+        return text
+    lines = text.split("\n")
+    return "\n".join(line if line.isprintable() else _UNPRINTABLE.sub(_json_escape, line) for line in lines)
+
+
+# What `str.isprintable` may find wrong is no letter, digit or common mark.
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    char = match.group()
+    return char if char.isprintable() else json.dumps(char)[1:-1]
 
 
 def counted(count: int, noun: str) -> str:
