@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from playproof_lowering.load import Lowered, LoweringOptions, load_graph
+    from playproof_lowering.placing import placed
     from playproof_lowering.writer import write_v2
 
-__all__ = ["Lowered", "LoweringOptions", "load_graph", "write_v2"]
+__all__ = ["Lowered", "LoweringOptions", "load_graph", "placed", "write_v2"]
 
-_MODULES = {"Lowered": "load", "LoweringOptions": "load", "load_graph": "load", "write_v2": "writer"}
+_MODULES = {
+    "Lowered": "load",
+    "LoweringOptions": "load",
+    "load_graph": "load",
+    "placed": "placing",
+    "write_v2": "writer",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -26,6 +26,10 @@ _MODULES: Final = {
     "mooncake-delta": "mooncake_delta",
     "applied_compute_agentic": "applied_compute",
     "qwen-bailian": "qwen_bailian",
+    "atif": "atif",
+    "otel-genai": "otel",
+    "claude-stream": "claude_stream",
+    "codex-exec": "codex_exec",
 }
 
 FORMATS: Final = tuple(_MODULES)

@@ -51,7 +51,7 @@ READING = _kinds(
         Severity.ERROR,
         "symbolic link",
         "A link may lead out of the corpus or change its target, so the same corpus would not give the same result.",
-        "Copy the file itself into the corpus, or name the link's target.",
+        "Copy the file itself into the corpus, name the link's target, or say --follow-links.",
         "a corpus folder with a link to a file elsewhere",
     ),
     Kind(
@@ -59,7 +59,7 @@ READING = _kinds(
         Severity.ERROR,
         "neither a file nor a folder",
         "Devices, pipes and sockets have no fixed content: reading them may never end.",
-        "Write the data to a regular file first.",
+        "Write the data to a regular file first, or pipe it in and name it `-`.",
         "`playproof validate /dev/stdin`",
     ),
     Kind(
