@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 import yaml
 from blake3 import blake3
+from playproof_lowering.formats import FORMATS
 from playproof_spec.findings import Finding, Findings, Where, finding
-from playproof_spec.graph import FORMATS
 
 from playproof.deployment import (
     DEFAULT_BLOCKS,
@@ -105,6 +105,9 @@ class _Source(_Section, frozen=True, kw_only=True):
     block_size: BlockSize | None = None
     nested_timestamp_basis: Basis = "auto"
     subagent_marker: Marker = "auto"
+    skip_bad: bool = False
+    exclude: list[str] = []
+    follow_links: bool = False
 
 
 class _Snapshot(_Section, frozen=True, kw_only=True):
@@ -300,6 +303,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         Traces; relative ones were relative to the configuration's folder.
     format, nested_timestamp_basis, subagent_marker : str
     block_size : int or None
+    skip_bad, follow_links : bool
+    exclude : tuple[str, ...]
         Reading options of the trace.
     deployment : Deployment or Disaggregated
     load : Load
@@ -312,6 +317,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None = None
     nested_timestamp_basis: Basis = "auto"
     subagent_marker: Marker = "auto"
+    skip_bad: bool = False
+    exclude: tuple[str, ...] = ()
+    follow_links: bool = False
     deployment: AnyDeployment = Deployment()
     load: Load = Load()
     places: dict[str, Where] = {}
@@ -367,6 +375,9 @@ def _resolve(config: _Config, folder: Path, reader: _Reader) -> Configuration:
         block_size=source.block_size,
         nested_timestamp_basis=source.nested_timestamp_basis,
         subagent_marker=source.subagent_marker,
+        skip_bad=source.skip_bad,
+        exclude=tuple(source.exclude),
+        follow_links=source.follow_links,
         deployment=_deployment(config.engine),
         load=_resolve_load(config.traffic),
         places={name: reader.near(field) for name, field in {**_CONTROLS, "mode": "engine.mode"}.items()},

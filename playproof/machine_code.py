@@ -118,7 +118,7 @@ def replay_s(graph: Graph, deployment: AnyDeployment, load: Load) -> float:
 @contextmanager
 def reading(setting: Setting | None, job: ReadingJob) -> Iterator[None]:
     """Run the readers and the proofs within the body as `setting` says, the environment's by default."""
-    import playproof_lowering  # noqa: F401  # so that its entries are there
+    import playproof_lowering.names  # noqa: F401  # so that its entries are there
     import playproof_spec.certificate  # noqa: F401
 
     entries = [entry for entry in ENTRIES if not entry.name.startswith("playproof_kernel.") and _used_always(entry)]

@@ -106,14 +106,17 @@ def compile_graph(
 
 
 def _floors_ns(graph: Graph, lanes: bool, speedup: float) -> Int64:
-    """Floors from the moment a play is activated: the origin, or with lanes the start of the play's earliest root."""
+    """Floors from the earliest floor of a root: of the corpus, or with lanes of the node's own play.
+
+    Only a root's floor says when something began. Recorders put placeholders, 0 above all, on nodes that wait for
+    others; a floor before the origin holds nothing back.
+    """
     floors = graph.not_before_ms
-    if not lanes:
-        return ms_to_ns((floors - floors.min()) / speedup)
     is_root = np.diff(graph.edge_offsets) == 0
     first_root = np.full(len(graph.plays), np.inf)
     np.minimum.at(first_root, graph.node_play[is_root], floors[is_root])
-    return ms_to_ns(np.maximum(floors - first_root[graph.node_play], 0.0) / speedup)
+    origin = first_root[graph.node_play] if lanes else first_root.min(initial=np.inf)
+    return ms_to_ns(np.maximum(floors - origin, 0.0) / speedup)
 
 
 def block_keys(graph: Graph, block_size: int) -> tuple[Int64, Any]:

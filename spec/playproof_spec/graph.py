@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -129,19 +128,6 @@ class Observed:
 
     estimated: tuple[str, ...] = ()
     tool_wait_ms: float = 0.0
-
-
-# Formats that traces are read from. The command line lists them once more, as its own type.
-FORMATS: Final = (
-    "agentic_mooncake",
-    "weka",
-    "claude",
-    "codex",
-    "dynamo",
-    "mooncake",
-    "mooncake-delta",
-    "applied_compute_agentic",
-)
 
 
 @dataclass(frozen=True, slots=True)
