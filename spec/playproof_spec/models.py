@@ -627,8 +627,8 @@ NOWHERE, QUEUED, SEATED = 0, 1, 2
 def request_model(request: Machine) -> Model:
     """Return one engine request: its place, its memory, and how it ended.
 
-    `prefill` and `decode` say which role its worker has; without either it is aggregated. `memory` is whether it holds
-    any KV, `ran` whether it was ever admitted, `end` one more than the event that ended it.
+    `prefill` and `decode` say which role its worker has; without either it is aggregated. `silent` says that it asks
+    for no token, `memory` that it holds KV, `ran` that it was admitted; `end` is one more than the event that ended it.
     """
     s, e = RequestState, RequestEvent
     guards = ("fits", "never_fits", "outgrew_pool")
@@ -651,7 +651,7 @@ def request_model(request: Machine) -> Model:
         s.PLACED: ("worker", NOWHERE, "(=> memory decode)"),
         s.WAITING: ("worker", QUEUED, "(=> memory decode)"),
         s.LOADING: ("worker", QUEUED, "memory"),
-        s.RUNNING: ("worker", SEATED, "memory"),
+        s.RUNNING: ("worker", SEATED, "(or memory silent)"),
         s.PREEMPTED: ("worker", QUEUED, "(not memory)"),
     }
     ends = {s.FINISHED: e.FINISH, s.REJECTED: e.REJECT, s.FAILED: e.FAIL, s.CANCELED: e.CANCEL}
@@ -710,12 +710,18 @@ def request_model(request: Machine) -> Model:
             _conj("decode", f"(= s {s.PLACED:d})", "(not memory)"),
             {"memory": "true"},
         ),
+        Move(
+            "one that asks for no token lets go before its pass ends",
+            None,
+            _conj("silent", f"(= s {s.RUNNING:d})", "memory"),
+            {"memory": "false"},
+        ),
         Move("a source is released", None, _conj("prefill", f"(= s {s.FINISHED:d})", "memory"), {"memory": "false"}),
     ]
     return Model(
         name="request",
         variables={"s": "Int", "place": "Int", "end": "Int"}
-        | dict.fromkeys(("worker", "memory", "ran", "prefill", "decode"), "Bool"),
+        | dict.fromkeys(("worker", "memory", "ran", "prefill", "decode", "silent"), "Bool"),
         inputs=dict.fromkeys(guards, "Bool"),
         initial=_conj(
             f"(= s {request.initial:d})",
@@ -850,7 +856,10 @@ def pool_model(block: Machine) -> Model:
     moves = []
     for state, event, to, _ in _entries(block):
         source, target = POOL_COUNTER.get(state.name), POOL_COUNTER.get(to.name)
-        updates = {c: f"(+ {c} {(c == target) - (c == source)})" for c in counters if (c == target) != (c == source)}
+        updates = {}
+        if source != target:
+            updates |= {source: f"(- {source} 1)"} if source else {}
+            updates |= {target: f"(+ {target} 1)"} if target else {}
         enabled = f"(>= {source} 1)" if source else "true"
         moves.append(Move(_entry_name(block, state, event, to), (block.name, state, event), enabled, updates))
     return Model(
