@@ -239,7 +239,7 @@ def _replay(
     per_request: bool,
     progress: Progress | None,
 ) -> Report:
-    from playproof_kernel import simulate
+    from playproof_kernel import UnfitLoad, simulate
     from playproof_kernel.controlled import simulate_controlled
     from playproof_kernel.snapshot import InvalidSnapshot
 
@@ -253,14 +253,18 @@ def _replay(
             controlled = simulate_controlled(
                 trace, deployment.to_spec(), load.to_spec(), capture=per_request, progress=progress
             )
-        except InvalidSnapshot as refused:
+        except (InvalidSnapshot, UnfitLoad) as refused:
             findings.extend(refused.findings)
             raise InvalidDeployment(findings) from None
         wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
         return ControlledReport(
             trace, controlled, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
         )
-    ledger = simulate(trace, deployment.to_spec(), load.to_spec(), progress=progress)
+    try:
+        ledger = simulate(trace, deployment.to_spec(), load.to_spec(), progress=progress)
+    except UnfitLoad as refused:
+        findings.extend(refused.findings)
+        raise InvalidDeployment(findings) from None
     wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
     return Report(
         trace, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 from playproof_spec.digest import graph_digest, tables_digest
 from playproof_spec.findings import Finding, Findings, InvalidInput, finding
@@ -55,6 +55,7 @@ class ProvenGraph:
     Attributes
     ----------
     graph : Graph
+        The copy that was proven (:meth:`~playproof_spec.graph.Graph.sealed`). It cannot be changed, or exchanged.
     certificate : Certificate
     findings : tuple[Finding, ...]
         Warnings and notes; a proven graph has no errors.
@@ -62,12 +63,21 @@ class ProvenGraph:
 
     __slots__ = ("certificate", "findings", "graph")
 
+    certificate: Certificate
+    findings: tuple[Finding, ...]
+    graph: Graph
+
     def __init__(self, key: object, graph: Graph, certificate: Certificate, findings: tuple[Finding, ...]) -> None:
         if key is not _KEY:
             raise TypeError("a ProvenGraph comes from prove() only")
-        self.graph = graph
-        self.certificate = certificate
-        self.findings = findings
+        for name, value in (("graph", graph), ("certificate", certificate), ("findings", findings)):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a proven graph stays as it was proven: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a proven graph stays as it was proven: {name} cannot be deleted")
 
 
 # While one of these stands, a play has no structure, or no times, that the provers could look at.
@@ -168,6 +178,7 @@ def prove(graph: Graph, findings: Findings | None = None) -> ProvenGraph:
     Linear in nodes and edges but for z3, whose work is bounded; hash ids are read once, for the digest.
     """
     everything = Findings() if findings is None else findings
+    graph = graph.sealed()
     obligations, shapes = examine(graph, everything)
     if not everything.errors:
         # A proof that fails without a finding is our fault, and still no proof.

@@ -856,7 +856,7 @@ def pool_model(block: Machine) -> Model:
     moves = []
     for state, event, to, _ in _entries(block):
         source, target = POOL_COUNTER.get(state.name), POOL_COUNTER.get(to.name)
-        updates = {}
+        updates: dict[str, str] = {}
         if source != target:
             updates |= {source: f"(- {source} 1)"} if source else {}
             updates |= {target: f"(+ {target} 1)"} if target else {}

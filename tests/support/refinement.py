@@ -8,16 +8,15 @@ step (a node's failure and its play's) nothing may come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from formulas import compiled, holds
-from playproof_kernel.arrays import ASIDE, NONE, READY, WAITING
-from playproof_kernel.deployment import Role
-from playproof_kernel.guards import At, PREDICATES, nodes_of_play
 from playproof_kernel import requests
+from playproof_kernel.arrays import ASIDE, NONE, READY, WAITING
+from playproof_kernel.guards import At, nodes_of_play
 from playproof_spec import models
 from playproof_spec.machines import (
     BLOCK,
@@ -238,7 +237,9 @@ class Refinement:
             self.pools[worker] = _new("pool", capacity=blocks, free=blocks)
         _take("pool", self.pools[worker], ENTRIES["pool"][entry], {})
         values = self.blocks.setdefault((worker, at.index), _new("block"))
-        _share(values, "refs", _references(at), "block", "one more shares the block", "one of several lets go of the block")
+        _share(
+            values, "refs", _references(at), "block", "one more shares the block", "one of several lets go of the block"
+        )
         inputs = {"cache_on": guards.get("cache_on", False), "short": guards.get("no_free_block", False)}
         _take("block", values, ENTRIES["block"][entry], inputs)
 
@@ -259,7 +260,7 @@ class Refinement:
                 _share(values, "refs", refs, "block", *list(STEPS["block"]))
         for worker, counts in self.pools.items():
             states = np.bincount(sim.block_state[worker], minlength=len(BlockState))
-            used = {name: 0 for name in counts}
+            used = dict.fromkeys(counts, 0)
             for state in BlockState:
                 used[models.POOL_COUNTER[state.name]] += int(states[state])
             used["free"] = counts["capacity"] - int(states.sum() - states[BlockState.FREE])
