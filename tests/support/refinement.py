@@ -1,9 +1,9 @@
 """Runs beside the models that the machine proofs are about: every step of the kernel must be a move of the model.
 
 Each object (a play, a node, a request, a block, …) has a model state of its own. An event takes the move of its entry:
-the move must be enabled, with the guards' truth taken from the run, and the invariant must hold after it. What the model
-says an object holds is compared with the arrays whenever the loop has taken a turn; between two events of one compound
-step (a node's failure and its play's) nothing may come.
+the move must be enabled, with the guards' truth taken from the run, and the invariant must hold after it. What the
+model says an object holds is compared with the arrays whenever the loop has taken a turn; between two events of one
+compound step (a node's failure and its play's) nothing may come.
 """
 
 from __future__ import annotations
