@@ -25,6 +25,7 @@ from playproof.report import Report
 if TYPE_CHECKING:
     from playproof_spec.certificate import Certificate, ProvenGraph
     from playproof_spec.graph import Graph
+    from playproof_spec.obligation import Obligation
 
     from playproof.online.report import OnlineControlledReport, OnlineReport
 
@@ -60,11 +61,14 @@ class Validation:
         None when any finding is an error.
     graph : Graph or None
         What was read, also where it could not be proven; None when nothing could be read.
+    capacity : tuple of Obligation
+        With a deployment: that nothing fails for want of memory (G7a), and that nothing is preempted (G7b).
     """
 
     findings: Findings
     proven: ProvenGraph | None
     graph: Graph | None
+    capacity: tuple[Obligation, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -146,7 +150,7 @@ def validate(
     paths, format, block_size, nested_timestamp_basis, subagent_marker, strict
         As for :func:`load`.
     deployment : Deployment or Disaggregated, optional
-        Also name the requests that it would have to reject.
+        Also name the requests that it would have to reject, and show what its memory holds of the load.
     offered : Load, optional
         The load on that deployment.
     places : mapping of str to Where
@@ -182,7 +186,13 @@ def validate(
         findings.extend(misoffered(proven.graph, deployment, offered or Load(), places))
         findings.extend(fit(proven.graph, deployment, offered or Load()))
         findings.extend(contradictions(proven.graph, offered or Load()))
-    return Validation(findings, proven if not findings.errors else None, graph)
+    held: tuple[Obligation, ...] = ()
+    if deployment is not None and not findings.errors:
+        from playproof.capacity import capacity
+
+        held, told = capacity(proven.graph, deployment, offered or Load())
+        findings.extend(told)
+    return Validation(findings, proven if not findings.errors else None, graph, held)
 
 
 def replay(
