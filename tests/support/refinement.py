@@ -102,11 +102,14 @@ class Refinement:
     lanes: Values | None = None
     phase: Values | None = None
     failing: int | None = None  # play whose node has failed, and which has not been told
-    leaving: int | None = None  # lane whose play has settled, and which has not been told
+    over: set[int] = field(default_factory=set)  # requests that ended, and were compared once more since
     moves: int = 0
+    touched: set[tuple[str, int]] = field(default_factory=set)  # since the last boundary
 
     def renewed(self, machine: str, index: int) -> None:
         """Another life begins."""
+        if machine == "request":
+            self.over.discard(index)
         {
             "play": self.plays,
             "node": self.nodes,
@@ -119,6 +122,8 @@ class Refinement:
     def event(self, at: At, guards: Mapping[str, bool]) -> None:
         """Take the move of an event that is about to be raised; `guards` has the truth of the entry's guard."""
         self.moves += 1
+        if at.machine in ("node", "play", "transfer") or at.machine.startswith("handoff"):
+            self.touched.add((at.machine.partition("_")[0], at.index))
         state = TABLES[at.machine].states(int(at.states[at.index]))
         event = TABLES[at.machine].events(at.event)
         entry = (at.machine, state, event)
@@ -218,13 +223,17 @@ class Refinement:
         if sim.config[0].max_sequences == 0:
             return  # the engine is a server of its own
         places = _places(sim)
-        for request, values in self.requests.items():
+        for request, values in list(self.requests.items()):
+            if values["s"] > RequestState.PREEMPTED and not values["memory"] and request in self.over:
+                continue
             _same(f"state of request {request}", values["s"], int(sim.request_state[request]))
             _settle_memory(sim, request, values)
             if _waits_for_cleanup(sim, request) and values["s"] <= RequestState.PREEMPTED:
                 continue  # canceled in the middle of a pass; what it holds goes at the end of that
             memory = bool(sim.live[request].table_len > 0)
             _same(f"memory of request {request} in state {values['s']}", values["memory"], memory)
+            if values["s"] > RequestState.PREEMPTED and not memory:
+                self.over.add(request)
             place = places.get(request, models.NOWHERE)
             _same(f"place of request {request} in state {values['s']}", values["place"], place)
 
@@ -276,12 +285,17 @@ class Refinement:
     def boundary(self, sim: Any) -> None:
         """Compare the models with the arrays, after a turn of the loop."""
         _same("a play that waits to hear of a failure", self.failing, None)
-        for play, values in self.plays.items():
+        touched, self.touched = self.touched, set()
+        # What was given to another life within the turn has none to be compared.
+        nodes = [index for kind, index in touched if kind == "node" and index in self.nodes]
+        plays = {int(sim.static[node].play) for node in nodes} | {index for kind, index in touched if kind == "play"}
+        for play in plays & self.plays.keys():
+            values = self.plays[play]
             counts = np.bincount(sim.node_state[nodes_of_play(sim, play)], minlength=len(NodeState)).tolist()
             _same(f"nodes of play {play}", [values[name] for name in models.COUNTERS], counts)
             _same(f"state of play {play}", values["p"], int(sim.play_state[play]))
-        for node, values in self.nodes.items():
-            _same(f"state of node {node}", values["s"], int(sim.node_state[node]))
+        for node in nodes:
+            _same(f"state of node {node}", self.nodes[node]["s"], int(sim.node_state[node]))
         if self.lanes is not None:
             counts = np.bincount(sim.lane_state, minlength=len(LaneState)).tolist()
             _same("lanes", [self.lanes[f"l{state:d}"] for state in LaneState], counts)
@@ -289,13 +303,14 @@ class Refinement:
         if self.phase is not None:
             _same("phase", self.phase["s"], int(sim.phase_state[0]))
         self._check_requests(sim)
-        for node, values in self.handoffs.items():
+        for node in [index for kind, index in touched if kind == "handoff" and index in self.handoffs]:
+            values = self.handoffs[node]
             _same(f"handoff of node {node}", values["s"], int(sim.handoff_state[node]))
             for fact, column in (("computed", "held"), ("granted", "reserved"), ("landed", "activated")):
                 _same(f"{fact} of node {node}", values[fact], bool(sim.handoffs[node][column] != NONE))
         self._check_blocks(sim)
-        for row, values in self.transfers.items():
-            _same(f"copy {row}", values["s"], int(sim.copying_state[row]))
+        for row in [index for kind, index in touched if kind == "transfer" and index in self.transfers]:
+            _same(f"copy {row}", self.transfers[row]["s"], int(sim.copying_state[row]))
 
 
 def _settle_memory(sim: Any, request: int, values: Values) -> None:

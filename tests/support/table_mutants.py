@@ -86,12 +86,36 @@ def remember_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seen(machine: Machine) -> str:
-    """Return the code of the obligation that refuses `machine` beside the other tables, or ""."""
+    """Return what refuses `machine` beside the other tables: an obligation or its first broken claim, or ""."""
     for prove in (machine_proofs.prove_well_formed, machine_proofs.prove_reachable):
         if prove([machine]).verdict != PROVEN:
             return prove([machine]).code
     tables = {**{other.name: other for other in MACHINES}, machine.name: machine}
     if machine.name.startswith("handoff"):
         tables = {machine.name: machine}
-    verdict = PROOFS[machine.name](tables)
+    with pytest.MonkeyPatch.context() as patch:
+        # The first broken claim will do.
+        patch.setattr(machine_proofs, "_Questions", _UntilBroken)
+        try:
+            verdict = PROOFS[machine.name](tables)
+        except _Broken as broken:
+            return str(broken)
     return "" if verdict.verdict == PROVEN else verdict.code
+
+
+class _Broken(Exception):
+    """What breaks first."""
+
+
+class _UntilBroken(machine_proofs._Questions):
+    __slots__ = ()
+
+    def refute(self, claim: str, smt: str) -> None:
+        super().refute(claim, smt)
+        if self.broken:
+            raise _Broken(claim)
+
+    def find(self, denial: str, smt: str) -> None:
+        super().find(denial, smt)
+        if self.broken:
+            raise _Broken(denial)
