@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench fuzz docs setup clean
+.PHONY: demo test check bench fuzz watch docs setup clean
 
 setup: $(VENV)/.installed
 
@@ -32,6 +32,11 @@ bench: setup
 
 fuzz: setup
 	HYPOTHESIS_PROFILE=deep FUZZ_SECONDS=60 $(BIN)/pytest -n auto tests/properties
+
+# Interpreted, with every event looked at: its guard holds, and it is a move of the models that are proven.
+watch: setup
+	NUMBA_DISABLE_JIT=1 PLAYPROOF_MONITOR=1 HYPOTHESIS_PROFILE=watched $(BIN)/pytest -n auto tests/properties \
+		--deselect tests/properties/test_interpreted.py --deselect tests/properties/test_monitor.py
 
 docs: setup
 	$(BIN)/python -m playproof.docs

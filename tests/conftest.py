@@ -24,8 +24,8 @@ settings.register_profile(
 # `watched` is for interpreted runs, which are two orders of magnitude slower.
 settings.register_profile(
     "watched",
-    max_examples=12,
-    stateful_step_count=30,
+    max_examples=6,
+    stateful_step_count=20,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
