@@ -101,12 +101,12 @@ for obligation in prove(graph).certificate.obligations:
 
 ## What is proven of the machines
 
-Once, for all corpora; `playproof machines --prove` shows it. Each table is made a transition system (`models`): what an
-event does beside changing the state, what each guard means, an invariant, and claims of two kinds, what may never happen
-and what must be possible. z3 shows by induction over the moves that the invariant holds, that each entry can happen, and
-that each claim stands. A guard that a model does not know restricts nothing where safety is argued, and is taken to be
-false where progress is. `tests/unit/test_table_mutants.py` makes every single fault of every table, thousands of them,
-and sees an obligation fail for all but eleven, which change nothing (docs/assurance.md).
+Once, for all corpora; `playproof machines --prove` shows it. Each table is made a transition system (`models`): what
+an event does beside changing the state, what each guard means, an invariant, and claims of two kinds, what may never
+happen and what must be possible. z3 shows by induction over the moves that the invariant holds, that each entry can
+happen, and that each claim stands. A guard that a model does not know restricts nothing where safety is argued, and is
+taken to be false where progress is. `tests/unit/test_table_mutants.py` makes every single fault of every table,
+thousands of them, and sees an obligation fail for all but eleven, which change nothing (docs/assurance.md).
 
 - **M1** Each table is deterministic and total: one successor an entry, an absent pair is illegal, ends have empty rows.
 - **M2** Every state can be reached, and from every state an end can be. (A block is a resource: its end is to be free.)
@@ -116,19 +116,19 @@ and sees an obligation fail for all but eleven, which change nothing (docs/assur
 - **M4** A play of any number of nodes keeps its books: each end counts its events, what was dispatched is in flight or
   has ended; after a failure nothing is released or dispatched; an ended play has nothing left; a completed one has
   completed all its nodes; a node can end in every way whatever its play does; no play is ever stuck, and none runs for
-  ever, self-loops counted. No node starts before its edges fired and its time came. Each occupied lane has one open play
-  and is freed by that play's end alone. Assumed: service ends, time passes, and an active play with nothing ready, in
-  flight or failed has a blocked node whose edges have all fired (the acyclicity lemma, which G2 and G3 show of each
+  ever, self-loops counted. No node starts before its edges fired and its time came. Each occupied lane has one open
+  play and is freed by that play's end alone. Assumed: service ends, time passes, and an active play with nothing ready,
+  in flight or failed has a blocked node whose edges have all fired (the acyclicity lemma, which G2 and G3 show of each
   graph).
-- **M5** KV blocks are neither lost nor made; a block is free or idle exactly when nothing refers to it; only idle blocks
-  are evicted, and only when fewer are free than are wanted.
+- **M5** KV blocks are neither lost nor made; a block is free or idle exactly when nothing refers to it; only idle
+  blocks are evicted, and only when fewer are free than are wanted.
 - **M6** A block's identity stands for its namespace and its whole chain of tokens, and two play instances have two
   namespaces under snapshot, warmup and profile. Host memory has a block under its identity alone. So no cache hit, in
   device or host memory, crosses a recycled play.
-- **M7** A request finishes only from a seat, is admitted only with room, is rejected or fails only when it cannot go on,
-  may be canceled at any time, and holds nothing after its end but the source of a handoff until that is released.
-- **M8** A block of host memory is evicted only when no load reads it, read only when its store has ended, and stored only
-  with room; pins are counted.
+- **M7** A request finishes only from a seat, is admitted only with room, is rejected or fails only when it cannot go
+  on, may be canceled at any time, and holds nothing after its end but the source of a handoff until that is released.
+- **M8** A block of host memory is evicted only when no load reads it, read only when its store has ended, and stored
+  only with room; pins are counted.
 - **M9** A profile opens only through the barrier, with all lanes prepared; no warmup phase before the primers have
   ended; a run whose preparation fails measures nothing.
 - **M10** A transfer is done only after it was submitted and moved, and can be given up until then.

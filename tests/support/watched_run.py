@@ -1,8 +1,8 @@
 """Replays random corpora interpreted with every event watched; run by a test in a process of its own.
 
 Usage: ``NUMBA_DISABLE_JIT=1 python watched_run.py SEED COUNT [FAULT]``. Prints, as JSON, the events seen by entry,
-those of which no run was in sight, and the turns compared. With a fault of `FAULTS` built into the kernel, it should not
-come to an end.
+those of which no run was in sight, and the turns compared. With a fault of `FAULTS` built into the kernel, it should
+not come to an end.
 """
 
 from __future__ import annotations

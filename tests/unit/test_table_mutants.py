@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playproof_spec.machines import MACHINES, Machine
 from table_mutants import mutants, remember_answers, seen
@@ -27,6 +29,7 @@ HARMLESS: dict[str, set[str]] = {
     },
 }
 LEAST_KILLED = 0.9
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
@@ -37,4 +40,7 @@ def test_every_fault_of_a_table_is_refused(machine: Machine, monkeypatch: pytest
     survivors = {str(fault) for fault in faults if not seen(fault.of(machine))}
     assert survivors == HARMLESS.get(machine.name, set())
     assert len(faults) > 100
+    name = machine.name.replace("handoff_", "handoff, ").replace("_", " ")
+    row = f"| {name} | {len(faults):,} | {len(faults) - len(survivors):,} |"
+    assert row in (ROOT / "docs" / "assurance.md").read_text("utf-8"), row
     assert 1 - len(survivors) / len(faults) >= LEAST_KILLED
