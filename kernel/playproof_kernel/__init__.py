@@ -15,6 +15,7 @@ from playproof_kernel.deployment import (
     TransferSpec,
     WorkerSpec,
 )
+from playproof_kernel.horizon import UnfitLoad
 from playproof_kernel.ledger import NEVER, Ledger
 from playproof_kernel.simulate import ReplayFault, simulate
 
@@ -34,6 +35,7 @@ __all__ = [
     "Timing",
     "TimingKind",
     "TransferSpec",
+    "UnfitLoad",
     "WorkerSpec",
     "simulate",
     "simulate_controlled",

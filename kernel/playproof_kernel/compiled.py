@@ -136,7 +136,8 @@ def block_keys(graph: Graph, block_size: int) -> tuple[Int64, Any]:
     ends_in_tail = (tokens // block_size) * block_size > whole * trace_size
     depth = whole + ends_in_tail
     trie = _new_trie(len(graph.run_first))
-    runs = (graph.run_offsets, graph.run_first.view(np.int64), graph.run_count)
+    # Copies: the arrays of a proven graph are read only, which to the compiler is another type.
+    runs = (graph.run_offsets.copy(), graph.run_first.view(np.int64).copy(), graph.run_count.copy())
     _intern(trie, *runs, order, whole)
     if ends_in_tail.any():
         _intern(trie, *runs, order, depth)

@@ -56,6 +56,7 @@ from playproof_kernel.deployment import (
     SpeculationSpec,
     WorkerSpec,
 )
+from playproof_kernel.horizon import passed_horizon, refuse_past_horizon
 from playproof_kernel.host import ORDER_PER_BLOCK
 from playproof_kernel.ledger import HOST_USE, Ledger
 from playproof_kernel.pages import PAGE
@@ -69,7 +70,7 @@ MAX_SPARE_NUMBERS = 1 << 22
 
 
 class ReplayFault(Exception):
-    """The replay broke a rule of its own (a stall, or a clock past its horizon). The message names it."""
+    """The replay broke a rule of its own, such as a stall. The message names it."""
 
 
 def simulate(
@@ -93,12 +94,15 @@ def simulate(
     ------
     ReplayFault
         When the run cannot go on; no input that was proven may bring that about.
+    UnfitLoad
+        When a time could lie past the end of the clock, or the run comes to it.
     ValueError
         When the load has a snapshot, warmup or profile.
     """
     load = load or LoadSpec()
     if load.snapshot_seed is not None or load.warmup or load.profile is not None:
         raise ValueError("run controls are simulated by simulate_controlled")
+    refuse_past_horizon(proven.graph, deployment, load)
     worker = deployment.worker
     graph = compile_graph(
         proven.graph,
@@ -168,7 +172,7 @@ def with_room(sim: Sim, stop: int) -> Sim:
     if stop == loop.Stop.STALL:
         raise ReplayFault(f"no event is due but {len(sim.node_state) - int(sim.run[0].finished)} requests remain")
     if stop == loop.Stop.HORIZON:
-        raise ReplayFault("the simulated clock ran past its horizon of 2^62 ns")
+        raise passed_horizon()
     return sim
 
 

@@ -12,8 +12,10 @@ not depend on the order of files. What people read lists nodes in document order
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -136,6 +138,11 @@ class Source:
 
     format: str
     digest: str
+
+
+def _sealed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy of a one-dimensional array in memory that cannot be made writable: that of a bytes object."""
+    return np.frombuffer(array.tobytes(), dtype=array.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,6 +273,19 @@ class Graph:
         starts = np.repeat(np.cumsum(counts) - counts, counts)
         offsets: Int64 = np.arange(len(ids), dtype=np.int64) - starts
         return ids + offsets.astype(np.uint64)
+
+    def sealed(self) -> Graph:
+        """Return a copy that nothing can change: its arrays lie in memory that NumPy will not write, its mappings are
+        views of copies. O(nodes + edges + runs)."""
+        nodes = _sealed(np.concatenate([play.nodes for play in self.plays]) if self.plays else np.empty(0, np.int32))
+        ends = np.cumsum([len(play.nodes) for play in self.plays]).tolist()
+        plays = tuple(
+            replace(play, nodes=nodes[end - len(play.nodes) : end]) for play, end in zip(self.plays, ends, strict=True)
+        )
+        held = {item.name: getattr(self, item.name) for item in fields(self)}
+        changed: dict[str, Any] = {name: _sealed(v) for name, v in held.items() if isinstance(v, np.ndarray)}
+        changed |= {name: MappingProxyType(dict(v)) for name, v in held.items() if isinstance(v, Mapping)}
+        return replace(self, **{**changed, "plays": plays})
 
     def edge_target(self) -> Int32:
         """Return the target node of every edge, shape (edges,)."""
