@@ -124,7 +124,7 @@ def _own(tree: Any, node: int, request: int) -> None:
 def _page_key(tree: Any, source: int, space: int, serial: int, page: int) -> int:
     """Return the key of page `page` of a request with the prompt of `source`."""
     static = tree.static[source]
-    if page >= static.input // tree.config[0].block_size:
+    if page >= static.keyed:
         return generated_key(serial, page)
     return prompts.key_at(tree.keys, static, space, tree.config[0].key_stride, page)
 

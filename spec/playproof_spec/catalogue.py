@@ -989,6 +989,15 @@ DEPLOYMENT = _kinds(
         example="backend: sglang with scheduler: {max_batched_tokens: 2048}",
     ),
     Kind(
+        code="context-exceeds-pool",
+        severity=Severity.WARNING,
+        title="a context that no pool holds",
+        because="vLLM does not start with a maximum length that its KV pool cannot hold; here requests that outgrow the"
+        " pool are refused or fail.",
+        hint="Lower engine.context_length, raise kv_cache.capacity.blocks, or set context_length: max to set no limit.",
+        example="context_length: 32768 with 24 blocks of 16 tokens",
+    ),
+    Kind(
         code="clock-horizon",
         severity=Severity.ERROR,
         title="the replay could outlast the clock",

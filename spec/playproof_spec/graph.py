@@ -5,8 +5,8 @@ entry a node or an edge, so that a corpus of a million requests stays small; :cl
 same facts for people. A graph may be ill-formed (that is what the obligations find out); a
 :class:`~playproof_spec.certificate.ProvenGraph` is not.
 
-**Node index** = rank of the request id in byte order (UTF-8) over the corpus. It decides ties in execution, so it must
-not depend on the order of files. What people read lists nodes in document order instead (`Play.nodes`).
+**Node index** = rank of the request id in byte order (UTF-8) over the corpus. What people read lists nodes in document
+order (`Play.nodes`), and ties in execution go by that, but where ids are the author's own (`Graph.tie_rank`).
 """
 
 from __future__ import annotations
@@ -190,6 +190,9 @@ class Graph:
         Sparse, by node index. Reported, and no part of the digest.
     facts : Mapping[str, object]
         What the reader decided, with its evidence; goes into reports as it is (JSON values only).
+    tie_rank : Int64 | None, shape (nodes,)
+        The order of nodes that are due at one instant: the order in which the corpus lists them, file by file. None for
+        that of node indices, which Agentic Mooncake v2 asks for: its ids are given, not made from names and numbers.
     """
 
     block_size: int
@@ -222,6 +225,7 @@ class Graph:
     dangling: Mapping[int, str] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
     observed: Mapping[int, Observed] = field(default_factory=dict)
+    tie_rank: Int64 | None = None
 
     @property
     def node_count(self) -> int:
@@ -230,6 +234,11 @@ class Graph:
     @property
     def edge_count(self) -> int:
         return len(self.edge_source)
+
+    @property
+    def tie_ranks(self) -> Int64:
+        """The rank of each node among those that are due at one instant, shape (nodes,)."""
+        return np.arange(self.node_count, dtype=np.int64) if self.tie_rank is None else self.tie_rank
 
     def node(self, index: int) -> Node:
         """Return node `index` as an object."""

@@ -113,7 +113,7 @@ def test_host_memory_was_used_where_the_peer_died(reference_dir: Path) -> None:
     # The cases that the peer ends restore nothing.
     restores = {
         "agg-vllm-g2-000": 2,
-        "agg-vllm-g2-003": 13,
+        "agg-vllm-g2-003": 14,
         "agg-vllm-g2-shared-000": 3,
         "agg-vllm-g2-shared-002": 12,
         "pd-vllm-g2-shared-000": 1,
