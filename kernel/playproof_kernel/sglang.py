@@ -179,8 +179,8 @@ def _shape(sim: Any, worker: int, request: int, chunk: int) -> tuple[int, int, i
         pages, branch = radix.find_prefix(radix.tree_of(sim, worker), request, most)
         start = pages * config.block_size
     tokens = total - start
-    if tokens > config.chunked_prefill_size:
-        tokens = min(tokens, chunk // config.block_size * config.block_size)
+    if _pages(sim, tokens) * config.block_size > chunk:
+        tokens = chunk // config.block_size * config.block_size
         if tokens == 0:
             return start, NONE, 0, branch
     reserve = 0 if tokens < total - start else min(_remaining(sim, request), _CLIP)
@@ -240,7 +240,7 @@ def _note_need(sim: Any, worker: int, request: int, tokens: int, reserve: int) -
     record.blocked = _BUDGET
     record.need = _pages(sim, tokens) * size + reserve
     record.least_need = record.need
-    if sim.live[request].computed == 0 and known(sim, request) > config.chunked_prefill_size:
+    if sim.live[request].computed == 0 and _pages(sim, known(sim, request)) * size > config.chunked_prefill_size:
         # With less of its prompt cached it would be cut, and need no more than a chunk.
         record.least_need = min(record.need, config.chunked_prefill_size // size * size)
 

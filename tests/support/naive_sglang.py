@@ -239,7 +239,7 @@ class NaiveSglangWorker(NaiveWorker):
                 total = self.tree.available() * size - promised
             start = self.start_of(node)
             left = self.known(node) - start
-            tokens = left if left <= self.spec.chunked_prefill_size else min(left, chunk // size * size)
+            tokens = left if self.ceil_blocks(left) * size <= chunk else chunk // size * size
             charge = self.ceil_blocks(tokens) * size
             reserve = 0 if tokens < left else min(self.remaining(node), CLIP)
             impossible = tokens == 0 and left > 0
