@@ -13,6 +13,13 @@ class Backend(IntEnum):
     SGLANG = 1
 
 
+class Rules(IntEnum):
+    """Whose rules an SGLang worker follows where SGLang and the peer part; see `sglang_rules`."""
+
+    SGLANG = 0  # its own
+    AISIMULATE = 1  # the peer's
+
+
 class Role(IntEnum):
     """What a worker does of a request."""
 
@@ -93,6 +100,10 @@ class WorkerSpec:
         Scales how much of the running requests' remaining output SGLang keeps free when it admits.
     host : HostSpec | None
         Its host memory, or None. vLLM with prefix caching only.
+    rules : Rules
+        Whose rules an SGLang worker follows.
+    ignore_eos : bool
+        Whether SGLang knows that requests generate all that they may, and keeps all of it free instead of a share.
     """
 
     blocks: int
@@ -106,6 +117,8 @@ class WorkerSpec:
     max_prefill_tokens: int = 16384
     schedule_conservativeness: float = 1.0
     host: HostSpec | None = None
+    rules: Rules = Rules.SGLANG
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)
