@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from playproof_kernel.deployment import MAX_DRAFTS
-from playproof_kernel.jit import constant
+from playproof_kernel.jit import by_reference, constant
 
 NONE = constant(-1)
 
@@ -554,6 +554,7 @@ ENDED = np.dtype(
 SHIFT = np.dtype([("at", np.int64), ("instance", np.int64), ("by", np.int64), ("timers", np.int64)], align=True)
 
 
+@by_reference
 class Sim(NamedTuple):
     """Everything a replay works on. `run` is a record of length one.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import numba
 import numpy as np
 import numpy.typing as npt
+from playproof_native import allocating_entry
 from playproof_spec.findings import shown
 from playproof_spec.graph import Int64
 
@@ -26,7 +26,7 @@ MAX_OPEN_NAMES: Final = 4096
 MAX_DEPTH: Final = 1024
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _scan(text: Bytes, begins: Int64, ends: Int64, opened: Int64) -> tuple[int, int]:
     """Return (begin, end) of the first name that equals an earlier one of its object, or (-1, -1).
 

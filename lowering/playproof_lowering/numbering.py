@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-import numba
 import numpy as np
+from playproof_native import allocating, allocating_entry
 from playproof_spec.graph import Int64, UInt64
 
 from playproof_lowering.chains import BlockIds, Runs
@@ -21,7 +21,7 @@ __all__ = ["Numbering"]
 _INITIAL_CAPACITY: Final = 1024
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _place(keys: UInt64, numbers: Int64, seed: np.uint64, key: np.uint64) -> int:
     """Return the entry of `key`, or the empty one where it belongs. The length of the table is a power of two."""
     mask = np.uint64(len(keys) - 1)
@@ -37,7 +37,7 @@ def _place(keys: UInt64, numbers: Int64, seed: np.uint64, key: np.uint64) -> int
     return int(at)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _refill(keys: UInt64, numbers: Int64, seed: np.uint64, new_keys: UInt64, new_numbers: Int64) -> None:
     """Move a table into a larger one. Writes `new_keys` and `new_numbers`."""
     for entry in range(len(keys)):
@@ -47,7 +47,7 @@ def _refill(keys: UInt64, numbers: Int64, seed: np.uint64, new_keys: UInt64, new
             new_numbers[at] = numbers[entry]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _number(
     keys: UInt64,
     numbers: Int64,

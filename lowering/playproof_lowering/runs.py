@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-import numba
 import numpy as np
 import numpy.typing as npt
+from playproof_native import allocating_entry
 from playproof_spec.graph import Int64, UInt64
 
 __all__ = ["BAD_ID", "NOT_A_LIST", "OK", "TOO_LARGE", "RunBuffer", "append_private", "joined", "renumber"]
@@ -25,7 +25,7 @@ NOT_A_LIST: Final = 3
 _FULL: Final = 4
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _parse(text: Bytes, begin: int, end: int, first: UInt64, count: Int64, at: int) -> tuple[int, int, int]:
     """Parse a JSON list of unsigned integers into runs behind entry `at`. Writes `first` and `count`.
 
@@ -140,7 +140,7 @@ class RunBuffer:
         return self.first[: self.used].copy(), self.count[: self.used].copy()
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _renumber(
     offsets: Int64,
     first: UInt64,
@@ -223,7 +223,7 @@ def renumber(offsets: Int64, first: UInt64, count: Int64) -> tuple[Int64, UInt64
         capacity *= 2
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _append_private(
     offsets: Int64,
     first: UInt64,
@@ -280,7 +280,7 @@ def append_private(
     return out_offsets, out_first[:runs].copy(), out_count[:runs].copy()
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _joined(
     lists: int, offsets: Int64, first: UInt64, count: Int64, out_offsets: Int64, out_first: UInt64, out_count: Int64
 ) -> int:

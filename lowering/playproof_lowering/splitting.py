@@ -9,8 +9,8 @@ Every function is a leaf on plain arrays; a call's index is its place in time or
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+from playproof_native import allocating, allocating_entry
 from playproof_spec.graph import Float64, Int32, Int64, UInt64
 
 __all__ = ["split"]
@@ -21,7 +21,7 @@ _NONE = 2**62
 _STREAM_BITS = 31
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _trimmed(
     which: Int64, offsets: Int64, first: UInt64, count: Int64, limit: np.uint64
 ) -> tuple[Int64, UInt64, Int64, Int64]:
@@ -46,7 +46,7 @@ def _trimmed(
     return own_offsets, own_first, own_count, length
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _compare(a: int, b: int, offsets: Int64, first: UInt64, count: Int64) -> tuple[int, int]:
     """Return (ids in common, sign) of two prompts; the sign is -1 when `a` comes first. Equal prompts give 0."""
     shared = 0
@@ -75,7 +75,7 @@ def _compare(a: int, b: int, offsets: Int64, first: UInt64, count: Int64) -> tup
     return shared, -1 if j < j_end else 0
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _sorted_calls(calls: int, offsets: Int64, first: UInt64, count: Int64) -> Int64:
     """Return the calls in the order of their prompts, equal ones in time order: a merge sort from the bottom up."""
     order = np.arange(calls)
@@ -101,7 +101,7 @@ def _sorted_calls(calls: int, offsets: Int64, first: UInt64, count: Int64) -> In
     return order
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _range_min(tree: Int64, low: int, high: int) -> int:
     """Return the least value of places low … high - 1."""
     size = len(tree) // 2
@@ -119,7 +119,7 @@ def _range_min(tree: Int64, low: int, high: int) -> int:
     return least
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _put(tree: Int64, place: int, value: int) -> None:
     """Set one value. Writes `tree`."""
     i = place + len(tree) // 2
@@ -130,7 +130,7 @@ def _put(tree: Int64, place: int, value: int) -> None:
         i >>= 1
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _last_below(tree: Int64, place: int, limit: int) -> int:
     """Return the greatest place before `place` whose value is less than `limit`, or -1."""
     size = len(tree) // 2
@@ -145,7 +145,7 @@ def _last_below(tree: Int64, place: int, limit: int) -> int:
     return -1
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _first_below(tree: Int64, place: int, limit: int) -> int:
     """Return the least place from `place` on whose value is less than `limit`, or -1."""
     size = len(tree) // 2
@@ -162,19 +162,19 @@ def _first_below(tree: Int64, place: int, limit: int) -> int:
     return -1
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _common(common: Int64, a: int, b: int) -> int:
     """Return how many ids the prompts of two different ranks share."""
     return _range_min(common, min(a, b), max(a, b))
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _interval(common: Int64, rank: int, depth: int) -> tuple[int, int]:
     """Return the first and the last rank whose prompts share at least `depth` ids with that of `rank`."""
     return _last_below(common, rank, depth) + 1, _first_below(common, rank, depth)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _tables(length: Int64, offsets: Int64, first: UInt64, count: Int64) -> tuple[Int64, Int64, Int64, Int64]:
     """Sort the prompts; return (call by rank, rank by call, tree of neighbours' common ids, links to full prefixes).
 
@@ -208,7 +208,7 @@ def _tables(length: Int64, offsets: Int64, first: UInt64, count: Int64) -> tuple
     return by_rank, rank, common, prefix
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _extendable(
     call: int,
     by_rank: Int64,
@@ -252,7 +252,7 @@ def _extendable(
     return best
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _assign(
     length: Int64,
     by_rank: Int64,
@@ -309,7 +309,7 @@ def _assign(
     return stream_of, opening[:streams], tail[:streams], fork[:streams], streams
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _elect(
     last: int,
     pool: int,
@@ -363,7 +363,7 @@ def _elect(
     return best
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _settle(pool: int, following: Int64, opening: Int64, fork_of: Int64, bound: int, last: int) -> int:
     """Let forks that open before call `bound` go, forked from `last`; return the pool of the others.
 
@@ -382,7 +382,7 @@ def _settle(pool: int, following: Int64, opening: Int64, fork_of: Int64, bound: 
     return kept
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _splice(
     streams: int,
     opening: Int64,
@@ -447,7 +447,7 @@ def _splice(
     return continues
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def split(
     which: Int64,
     offsets: Int64,

@@ -11,10 +11,10 @@ import json
 import math
 from collections.abc import Iterator
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
+from playproof_native import allocating, allocating_entry
 
 from playproof_spec.graph import (
     RELATION_NAMES,
@@ -39,7 +39,7 @@ _BLOCK_BYTES = 100 * _ID_BYTES
 CHUNK_BYTES = 1 << 18  # a chunk stays in the second-level cache between its writing and its hashing
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating
 def _write_decimal(value: np.uint64, out: Bytes, at: int) -> int:
     """Write `value` in decimal and a comma into `out` from `at`; return where it ends. Writes `out`."""
     width = 1
@@ -54,7 +54,7 @@ def _write_decimal(value: np.uint64, out: Bytes, at: int) -> int:
     return at + width + 1
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _write_runs(first: UInt64, count: Int64, run: int, done: int, out: Bytes) -> tuple[int, int, int]:
     """Write ids in decimal, each with a comma, from id `done` of run `run` on. Writes `out`.
 

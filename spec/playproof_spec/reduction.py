@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import numpy.typing as npt
+from playproof_native import allocating_entry
 
 from playproof_spec.graph import Graph, Int32, Int64, Trigger
 from playproof_spec.topology import Topology
@@ -123,7 +123,7 @@ def _drop_short_cuts(reduced: Reduced, ordered: Bools) -> Reduced:
     return Reduced(reduced.head, source[kept], target[kept], completion[kept])
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _mark_short_cuts(
     out_offsets: Int64, target: Int32, completion: Bools, ordered: Bools, kept: Bools, pairs_max: int
 ) -> None:
@@ -213,7 +213,7 @@ def _levels(topology: Topology, reduced: Reduced, nodes: int) -> Int64:
     return level
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _raise_levels(order: Int32, out_offsets: Int64, target: Int32, level: Int64) -> None:
     """Set each node's level to one above its causes'. Writes `level`."""
     for node in order:

@@ -10,9 +10,9 @@ from collections import deque
 from dataclasses import dataclass
 
 import networkx as nx
-import numba
 import numpy as np
 import numpy.typing as npt
+from playproof_native import allocating_entry
 
 from playproof_spec.findings import Finding, Findings, finding
 from playproof_spec.graph import Edge, Graph, Int32, Int64
@@ -75,7 +75,7 @@ def topology(graph: Graph) -> Topology:
     return Topology(number, source, target, out_offsets, order, position)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _order(out_offsets: Int64, target: Int32, incoming: Int64, order: Int32) -> int:
     """Fill `order` with the nodes whose every cause comes before them; return how many. Writes `incoming`, `order`."""
     end = 0
@@ -94,7 +94,7 @@ def _order(out_offsets: Int64, target: Int32, incoming: Int64, order: Int32) -> 
     return end
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _reach(out_offsets: Int64, target: Int32, reached: npt.NDArray[np.bool_], stack: Int32, depth: int) -> None:
     """Mark all that the first `depth` nodes of `stack` lead to. Writes `reached` and `stack`."""
     while depth > 0:
@@ -270,7 +270,7 @@ def earliest_dispatch_ns(graph: Graph, shape: Topology) -> tuple[Int64, Int64]:
     return dispatch, cause
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@allocating_entry
 def _longest(order: Int32, out_offsets: Int64, target: Int32, delay: Int64, dispatch: Int64, cause: Int64) -> None:
     """Raise `dispatch` to the longest path into each node, saturating above the horizon. Writes `dispatch`, `cause`."""
     for node in order:

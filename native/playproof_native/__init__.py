@@ -1,0 +1,26 @@
+"""Machine code: which functions have any, where it is kept, when it is made, and when Python does without.
+
+Importing this imports no compiler.
+"""
+
+from playproof_native.functions import (
+    allocating,
+    allocating_entry,
+    by_reference,
+    compiled,
+    compiled_entry,
+    constant,
+)
+from playproof_native.modes import Mode, Setting, running
+
+__all__ = [
+    "Mode",
+    "Setting",
+    "allocating",
+    "allocating_entry",
+    "by_reference",
+    "compiled",
+    "compiled_entry",
+    "constant",
+    "running",
+]
