@@ -25,6 +25,7 @@ from playproof.deployment import (
     DEFAULT_SHARED_GBPS,
     LOAD_NAMES,
     POOL_SETTINGS,
+    RULES,
     AnyDeployment,
     BackendName,
     DecodeRole,
@@ -48,6 +49,7 @@ from playproof.deployment import (
     too_many_blocks,
     unequal_blocks,
     unequal_pools,
+    unequal_rules,
     unusable_host,
     unusable_speculation,
 )
@@ -155,6 +157,8 @@ class _Scheduler(_Section, frozen=True, kw_only=True):
     chunked_prefill_size: Positive = 8192
     max_prefill_tokens: Positive = 16384
     schedule_conservativeness: Conservativeness = 1.0
+    rules: str = "sglang"
+    ignore_eos: bool = False
 
 
 class _PrefillScheduler(_Scheduler, frozen=True, kw_only=True):
@@ -286,6 +290,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     **{f"{worker}.kv_cache.capacity.type": (("fixed",), {}) for worker in _WORKERS},
     **{f"{worker}.kv_cache.host_offload.scope": (("dp_rank_local", "cluster_shared"), _SCOPES) for worker in _WORKERS},
     **{f"{worker}.timing.type": (("fixed", "polynomial"), {}) for worker in _WORKERS},
+    **{f"{worker}.scheduler.rules": (RULES, {}) for worker in _WORKERS},
 }
 
 SectionT = TypeVar("SectionT", bound=_Section)
@@ -794,6 +799,8 @@ class _Reader:
         known = {field: size for field, size in sizes.items() if size is not None}
         if len(known) == len(sizes):
             self._told(unequal_blocks(self.near(f"{path}.decode.kv_cache.block_size"), known))
+        field = f"{path}.decode.scheduler.rules"
+        self._told(unequal_rules(self.near(field), prefill.scheduler.rules, decode.scheduler.rules))
         pools = [(worker.parallelism.replicas, worker.kv_cache.capacity.blocks) for worker in roles.values()]
         if not any(too_many_blocks(Where(), pool) for pool in pools):  # or else it has been told of one role
             self._told(too_many_blocks(self._where(f"{path}.decode.kv_cache.capacity.blocks"), *pools))

@@ -13,6 +13,7 @@ from playproof_kernel import (
     HostSpec,
     LoadSpec,
     RouterSpec,
+    Rules,
     SpeculationSpec,
     Timing,
     TimingKind,
@@ -143,6 +144,8 @@ sglang_deployments = st.builds(
         max_sequences=st.sampled_from([1, 2, 4, 16]),
         prefix_caching=st.sampled_from([True, True, True, False]),
         timing=timings,
+        rules=st.sampled_from(Rules),
+        ignore_eos=st.sampled_from([False, False, True]),
     ),
     context_length=st.sampled_from([8, 20, 1000]),
 )
@@ -187,6 +190,7 @@ def disaggregated(draw: st.DrawFn, backends: Sequence[Backend] = tuple(Backend))
     backend = draw(st.sampled_from(backends))
     size = draw(st.sampled_from([1, 1, 2, 3, 4]))
     caching = draw(st.sampled_from([True, True, True, False]))
+    rules = draw(st.sampled_from(Rules))
     roles = [
         WorkerSpec(
             backend=backend,
@@ -199,6 +203,7 @@ def disaggregated(draw: st.DrawFn, backends: Sequence[Backend] = tuple(Backend))
             chunked_prefill_size=draw(st.sampled_from([1, 3, 8, 8192])),
             max_prefill_tokens=draw(st.sampled_from([4, 10, 16384])),
             schedule_conservativeness=draw(st.sampled_from([1.0, 1.4, 0.01])),
+            rules=rules,
         )
         for _ in range(2)
     ]
@@ -226,6 +231,8 @@ def pressed(draw: st.DrawFn) -> tuple[Graph, DeploymentSpec]:
         max_sequences=draw(st.sampled_from([2, 4, 16])),
         prefix_caching=draw(st.sampled_from([True, True, False])),
         timing=draw(timings),
+        rules=draw(st.sampled_from(Rules)),
+        ignore_eos=draw(st.booleans()),
     )
     return sketch(drawn, block_size=1), DeploymentSpec(1, worker, 1000)
 

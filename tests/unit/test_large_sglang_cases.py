@@ -1,4 +1,4 @@
-"""Large replays of the peer on SGLang workers, every request to the microsecond.
+"""Large replays of the peer on SGLang workers under the peer's rules, every request to the microsecond.
 
 Small cases did not show that a prompt is cut to what is left of the chunk: only where many prompts come at once is
 anything left of it to cut to.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peer import as_the_peer
 
 import playproof as pp
 
@@ -27,11 +28,12 @@ def read_expected(path: Path) -> dict[str, dict[str, str]]:
     return {row["request_id"]: row for row in csv.DictReader(io.StringIO(text))}
 
 
-def replay(folder: Path, name: str, target: Path, **changes: Any) -> dict[str, dict[str, Any]]:
+def replay(folder: Path, name: str, target: Path) -> dict[str, dict[str, Any]]:
     """Replay case `name` of `folder` and return our records by id."""
     (target / "trace.jsonl").write_bytes(lzma.decompress((folder / "trace.jsonl.xz").read_bytes()))
     shutil.copy(folder / f"{name}.yaml", target / "config.yaml")
-    return {record["request_id"]: record for record in pp.run(target / "config.yaml", **changes).request_dicts()}
+    configuration = as_the_peer(target / "config.yaml")
+    return {record["request_id"]: record for record in pp.run(configuration).request_dicts()}
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, str]) -> list[str]:
