@@ -199,7 +199,7 @@ class OwnTree(NaiveTree):
         return at
 
     def insert(self, start: Branch, pages: Sequence[object], prompt: int | None = None) -> Branch:
-        """Cache `pages` below `start`; a node that would hold pages on both sides of the first `prompt` is cut there."""
+        """Cache `pages` below `start`; a node with pages on both sides of the first `prompt` ones is cut there."""
         self.clock += 1
         at, done = start, 0
         while done < len(pages):

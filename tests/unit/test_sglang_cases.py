@@ -37,9 +37,11 @@ def wanted(entry: dict[str, Any]) -> tuple[list[tuple[float, int]], float, float
 
 def equal(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> bool:
     (mine, first, last, length), (other, first_then, last_then, length_then) = ours, theirs
-    close = [abs(first - first_then), abs(last - last_then), *(abs(a[0] - b[0]) for a, b in zip(mine, other))]
-    reused = [each[1] for each in mine] == [each[1] for each in other]
-    return reused and length == length_then and max(close) <= MICROSECOND_MS
+    if [each[1] for each in mine] != [each[1] for each in other] or length != length_then:
+        return False
+    close = [abs(first - first_then), abs(last - last_then)]
+    close += [abs(a[0] - b[0]) for a, b in zip(mine, other, strict=True)]
+    return max(close) <= MICROSECOND_MS
 
 
 def differences(case: Path) -> list[str]:
