@@ -3,16 +3,24 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench fuzz docs setup clean
+.PHONY: demo test check bench fuzz docs setup running clean
 
-setup: $(VENV)/.installed
+# What running needs, and what development needs besides.
+setup: $(VENV)/.developing
+running: $(VENV)/.running
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+$(VENV)/.running: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(INSTALL) --editable .
 	touch $@
 
-demo: setup
+$(VENV)/.developing: $(VENV)/.running
+	$(INSTALL) --editable ".[dev]"
+	touch $@
+
+demo: running
 	$(BIN)/playproof validate examples/weka
 	$(BIN)/playproof replay examples/weka --config examples/deployment.yaml --out out/demo --per-request
 	@echo "The report lies in out/demo/report.json, one line per request in out/demo/requests.jsonl."

@@ -9,30 +9,58 @@ Examples
 5
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from playproof.api import InvalidTrace, Validation, load, replay, replay_online, run, validate
-from playproof.config import Configuration, read_configuration
-from playproof.deployment import (
-    DecodeRole,
-    Deployment,
-    Disaggregated,
-    FixedTiming,
-    HostOffload,
-    InvalidDeployment,
-    KvRouter,
-    Load,
-    PolynomialTiming,
-    PrefillRole,
-    Profile,
-    RoundRobin,
-    Speculation,
-    Transfer,
-)
-from playproof.online.options import OnlineOptions
-from playproof.report import Report, Trajectories
+if TYPE_CHECKING:
+    from playproof.api import InvalidTrace, Validation, load, replay, replay_online, run, validate
+    from playproof.config import Configuration, read_configuration
+    from playproof.deployment import (
+        DecodeRole,
+        Deployment,
+        Disaggregated,
+        FixedTiming,
+        HostOffload,
+        InvalidDeployment,
+        KvRouter,
+        Load,
+        PolynomialTiming,
+        PrefillRole,
+        Profile,
+        RoundRobin,
+        Speculation,
+        Transfer,
+    )
+    from playproof.online.options import OnlineOptions
+    from playproof.report import Report, Trajectories
 
 __version__ = version("playproof")
+
+# Where each public name comes from. They are imported when asked for: `playproof --version` should not wait for NumPy.
+_HOMES = {
+    "playproof.api": ("InvalidTrace", "Validation", "load", "replay", "replay_online", "run", "validate"),
+    "playproof.config": ("Configuration", "read_configuration"),
+    "playproof.deployment": (
+        "DecodeRole",
+        "Deployment",
+        "Disaggregated",
+        "FixedTiming",
+        "HostOffload",
+        "InvalidDeployment",
+        "KvRouter",
+        "Load",
+        "PolynomialTiming",
+        "PrefillRole",
+        "Profile",
+        "RoundRobin",
+        "Speculation",
+        "Transfer",
+    ),
+    "playproof.online.options": ("OnlineOptions",),
+    "playproof.report": ("Report", "Trajectories"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Configuration",
@@ -62,3 +90,14 @@ __all__ = [
     "run",
     "validate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name where it is first used."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

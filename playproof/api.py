@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from playproof_native.modes import Setting
 from playproof_spec.findings import Findings, InvalidInput, Where
 from playproof_spec.units import NS_PER_MS
 
+from playproof import machine_code
 from playproof.config import Basis, Configuration, Marker, read_configuration
 from playproof.controlled import ControlledReport
 from playproof.deployment import LOAD_NAMES, AnyDeployment, Deployment, InvalidDeployment, Load
@@ -85,6 +87,7 @@ def load(
     nested_timestamp_basis: Basis = "auto",
     subagent_marker: Marker = "auto",
     strict: bool = False,
+    compile: Setting | None = None,
 ) -> ProvenGraph:
     """Read traces, lower them to one graph, and prove it.
 
@@ -102,6 +105,9 @@ def load(
         What the time of a Weka subagent marks.
     strict : bool
         Take unknown fields as errors.
+    compile : {"auto", "always", "never"}, optional
+        Whether to wait for machine code that is not kept: "auto" reads small traces without, and has it compiled
+        meanwhile. ``PLAYPROOF_COMPILE`` by default, else "auto". Results are the same.
 
     Returns
     -------
@@ -121,6 +127,7 @@ def load(
         nested_timestamp_basis=nested_timestamp_basis,
         subagent_marker=subagent_marker,
         strict=strict,
+        compile=compile,
     )
     if result.proven is None:
         raise InvalidTrace(result.findings)
@@ -138,12 +145,13 @@ def validate(
     deployment: AnyDeployment | None = None,
     offered: Load | None = None,
     places: Mapping[str, Where] = PLACES,
+    compile: Setting | None = None,
 ) -> Validation:
     """Read, lower and prove traces, and return what was found instead of raising.
 
     Parameters
     ----------
-    paths, format, block_size, nested_timestamp_basis, subagent_marker, strict
+    paths, format, block_size, nested_timestamp_basis, subagent_marker, strict, compile
         As for :func:`load`.
     deployment : Deployment or Disaggregated, optional
         Also name the requests that it would have to reject.
@@ -160,19 +168,22 @@ def validate(
     from playproof_lowering import LoweringOptions, load_graph
     from playproof_spec.certificate import prove
 
-    options = LoweringOptions(
-        block_size=block_size,
-        nested_timestamp_basis=nested_timestamp_basis,
-        subagent_marker=subagent_marker,
-        strict=strict,
-    )
+    reading: dict[str, Any] = {
+        "block_size": block_size,
+        "nested_timestamp_basis": nested_timestamp_basis,
+        "subagent_marker": subagent_marker,
+        "strict": strict,
+    }
+    listed = existing(paths)
+    job = machine_code.ReadingJob(tuple(str(path) for path in listed), {"format": format, **reading})
     graph: Graph | None = None
     try:
-        lowered = load_graph(existing(paths), format=format, options=options)
-        graph = lowered.graph
-        if graph is None:
-            return Validation(lowered.findings, None, None)
-        proven = prove(graph, lowered.findings)
+        with machine_code.reading(compile, job):
+            lowered = load_graph(listed, format=format, options=LoweringOptions(**reading))
+            graph = lowered.graph
+            if graph is None:
+                return Validation(lowered.findings, None, None)
+            proven = prove(graph, lowered.findings)
     except InvalidInput as refused:
         return Validation(refused.findings, None, graph)
     findings = Findings()
@@ -192,6 +203,7 @@ def replay(
     *,
     per_request: bool = True,
     progress: Progress | None = None,
+    compile: Setting | None = None,
 ) -> Report:
     """Replay a proven trace on a simulated deployment.
 
@@ -206,6 +218,9 @@ def replay(
         Offer `Report.requests` and `Report.request_dicts()`.
     progress : callable, optional
         Called now and then with (requests finished, requests in all).
+    compile : {"auto", "always", "never"}, optional
+        Whether to wait for machine code that is not kept: "auto" replays what is small without, and has it compiled
+        meanwhile. ``PLAYPROOF_COMPILE`` by default, else "auto". Results are the same.
 
     Returns
     -------
@@ -217,21 +232,39 @@ def replay(
         When the load does not belong to the kind of trace, the replay could outlast the clock, or the trace
         contradicts itself at a snapshot's cut.
     """
-    return _replay(trace, deployment or Deployment(), load or Load(), PLACES, per_request, progress)
+    return _replay(trace, deployment or Deployment(), load or Load(), PLACES, per_request, progress, compile)
 
 
 def replay_configured(
-    trace: ProvenGraph, configuration: Configuration, *, per_request: bool = True, progress: Progress | None = None
+    trace: ProvenGraph,
+    configuration: Configuration,
+    *,
+    per_request: bool = True,
+    progress: Progress | None = None,
+    compile: Setting | None = None,
 ) -> Report:
     """Replay a proven trace as a configuration that was read says, and name its fields in findings.
 
     Parameters and exceptions are those of :func:`replay`.
     """
     places = configuration.places or PLACES
-    return _replay(trace, configuration.deployment, configuration.load, places, per_request, progress)
+    return _replay(trace, configuration.deployment, configuration.load, places, per_request, progress, compile)
 
 
 def _replay(
+    trace: ProvenGraph,
+    deployment: AnyDeployment,
+    load: Load,
+    places: Mapping[str, Where],
+    per_request: bool,
+    progress: Progress | None,
+    compile: Setting | None,
+) -> Report:
+    with machine_code.replaying(compile, trace.graph, machine_code.ReplayJob(deployment, load)):
+        return _replay_so(trace, deployment, load, places, per_request, progress)
+
+
+def _replay_so(
     trace: ProvenGraph,
     deployment: AnyDeployment,
     load: Load,
@@ -324,6 +357,7 @@ def run(
     overrides: Iterable[str] = (),
     per_request: bool = True,
     progress: Progress | None = None,
+    compile: Setting | None = None,
 ) -> Report:
     """Load and replay what a configuration file says.
 
@@ -335,7 +369,7 @@ def run(
         Traces to take instead of the configuration's.
     overrides : iterable of str
         ``a.b.c=value`` settings put over the file's.
-    per_request, progress
+    per_request, progress, compile
         As for :func:`replay`.
 
     Raises
@@ -355,8 +389,9 @@ def run(
         block_size=configuration.block_size,
         nested_timestamp_basis=configuration.nested_timestamp_basis,
         subagent_marker=configuration.subagent_marker,
+        compile=compile,
     )
-    return replay_configured(proven, configuration, per_request=per_request, progress=progress)
+    return replay_configured(proven, configuration, per_request=per_request, progress=progress, compile=compile)
 
 
 def existing(paths: PathOrPaths) -> list[Path]:

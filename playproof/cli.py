@@ -1,4 +1,4 @@
-"""The command line: validate, lower, inspect, replay, serve, machines.
+"""The command line: validate, lower, inspect, replay, serve, warm, machines.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 proven (or done), 1 findings of severity
 error, 2 usage or an unreadable file, 70 a fault of ours, 130 interrupted with partial results.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import msgspec
 import typer
+from playproof_native import modes, notices
 from playproof_spec import diagrams
 from playproof_spec.findings import Findings, InvalidInput, Severity
 from playproof_spec.graph import Graph
@@ -53,6 +54,7 @@ from playproof.report import Report
 from playproof.sarif import to_sarif
 
 if TYPE_CHECKING:
+    from playproof_native.modes import Setting
     from playproof_spec.certificate import ProvenGraph
 
 EXIT_FINDINGS = 1
@@ -120,6 +122,21 @@ FormatOption = Annotated[Format | None, typer.Option("--format", help="How to re
 BasisOption = Annotated[Basis | None, typer.Option(help="What Weka's nested times count from [default: auto].")]
 MarkerOption = Annotated[Marker | None, typer.Option(help="What a Weka subagent's own time marks [default: auto].")]
 BlockSizeOption = Annotated[int | None, typer.Option(min=1, help="Tokens per hash id, where the files do not say.")]
+
+
+class Compile(StrEnum):
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+CompileOption = Annotated[
+    Compile | None,
+    typer.Option(
+        "--compile",
+        help="Wait for machine code that is not kept, or run interpreted [default: auto, by the size of the work].",
+    ),
+]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A YAML configuration.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="a.b.c=value: put over the configuration.")]
 
@@ -132,6 +149,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments : sequence of str, optional
         Those of the process by default.
     """
+    try:
+        modes.default_setting()
+    except ValueError as error:
+        return _say(str(error), EXIT_USAGE)
     try:
         app(args=arguments, prog_name="playproof")
     except SystemExit as leaving:
@@ -192,6 +213,7 @@ def validate(
     block_size: BlockSizeOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="Take unknown fields as errors.")] = False,
     output: Annotated[Output, typer.Option(help="What to print.")] = Output.text,
+    compile: CompileOption = None,
 ) -> None:
     """Prove a trace, or say what is wrong with it."""
     settings = read_configuration(config) if config is not None else None
@@ -203,6 +225,7 @@ def validate(
             deployment=settings.deployment if settings is not None else None,
             offered=settings.load if settings is not None else None,
             places=settings.places if settings is not None else api.PLACES,
+            compile=_setting(compile),
         )
     if output is Output.text:
         _print_validation(result)
@@ -246,13 +269,14 @@ def lower(
     nested_timestamp_basis: BasisOption = None,
     subagent_marker: MarkerOption = None,
     block_size: BlockSizeOption = None,
+    compile: CompileOption = None,
 ) -> None:
     """Write a proven trace in canonical form (Agentic Mooncake v2)."""
     from playproof_lowering import write_v2
 
     reading = _reading(None, format, nested_timestamp_basis, subagent_marker, block_size)
     with _patience("reading and proving"):
-        result = api.validate(paths, **reading)
+        result = api.validate(paths, **reading, compile=_setting(compile))
     print_findings(err, result.findings)
     if result.proven is None:
         print_verdict(err, result.findings)
@@ -273,6 +297,7 @@ def inspect(
     block_size: BlockSizeOption = None,
     output: Annotated[View, typer.Option(help="What to print; mermaid and dot draw one play.")] = View.text,
     play: Annotated[str | None, typer.Option(help="The play to draw [default: the one with the most agents].")] = None,
+    compile: CompileOption = None,
 ) -> None:
     """Show what a corpus holds, before anyone replays it."""
     from playproof.inspection import inspect_graph
@@ -280,8 +305,9 @@ def inspect(
     drawing = output in (View.mermaid, View.dot)
     if play is not None and not drawing:
         raise typer.BadParameter("only a picture is of one play: add --output mermaid or dot", param_hint="--play")
+    reading = _reading(None, format, nested_timestamp_basis, subagent_marker, block_size)
     with _patience("reading and proving"):
-        result = api.validate(paths, **_reading(None, format, nested_timestamp_basis, subagent_marker, block_size))
+        result = api.validate(paths, **reading, compile=_setting(compile))
     if result.proven is None:
         print_findings(err, result.findings)
         print_verdict(err, result.findings)
@@ -332,6 +358,7 @@ def replay(
     silence_timeout: Annotated[
         float, typer.Option(help="Online: wall seconds without a byte after which a request has failed.")
     ] = SILENCE_TIMEOUT_S,
+    compile: CompileOption = None,
 ) -> None:
     """Replay a trace on a simulated deployment, or with --online on the wall clock."""
     options = _online_options(online, endpoint, model, vocabulary, time_scale, duration, silence_timeout)
@@ -344,7 +371,7 @@ def replay(
             "name a trace here, or in the configuration's traffic.source.paths", param_hint="paths"
         )
     with _patience("reading and proving"):
-        result = api.validate(chosen, **_reading(configuration, None))
+        result = api.validate(chosen, **_reading(configuration, None), compile=_setting(compile))
     if result.proven is None:
         print_findings(err, result.findings)
         print_verdict(err, result.findings)
@@ -352,7 +379,7 @@ def replay(
     if out_folder is not None:
         out_folder.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is told before a long replay
     with _replay_progress() as progress:
-        report = _replayed(result.proven, configuration, options, per_request, progress)
+        report = _replayed(result.proven, configuration, options, per_request, progress, _setting(compile))
     if report.findings.warnings and not as_json:
         codes = sorted({item.code for item in report.findings.items if item.severity is Severity.WARNING})
         counts = ", ".join(f"{code} ×{report.findings.counts[code]}" for code in codes)
@@ -410,9 +437,10 @@ def _replayed(
     options: OnlineOptions | None,
     per_request: bool,
     progress: Callable[[int, int], None] | None,
+    compile: Setting | None,
 ) -> Report:
     if options is None:
-        return api.replay_configured(proven, configuration, per_request=per_request, progress=progress)
+        return api.replay_configured(proven, configuration, per_request=per_request, progress=progress, compile=compile)
     require_extra()
     from playproof.online.processes import WorkerFault
     from playproof.online.replay import UnusableEndpoint
@@ -502,6 +530,60 @@ def _prove_machines() -> None:
         raise typer.Exit(EXIT_OURS)
 
 
+@app.command()
+def warm(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Traces whose formats the readers are compiled for.")
+    ] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    format: FormatOption = None,
+    online: Annotated[bool, typer.Option("--online", help="Also what mock workers and --online call.")] = False,
+) -> None:
+    """Compile all that replaying on a deployment needs, ahead of time, and keep it."""
+    from playproof import machine_code
+
+    configuration = _configuration(config, settings or [])
+    chosen = paths or [Path(path) for path in configuration.paths]
+    jobs: list[machine_code.Job] = [machine_code.ReplayJob(configuration.deployment, configuration.load)]
+    reading = {**_reading(configuration, format)}
+    jobs.insert(
+        0, machine_code.ReadingJob(tuple(str(path) for path in api.existing(chosen)) if chosen else (), reading)
+    )
+    compiled: list[str] = []
+    with _warming(compiled) as told:
+        for job in jobs:
+            machine_code.warm(job, told)
+        if online:
+            machine_code.warm_online(configuration.deployment, told)
+    what = f"compiled {counted(len(compiled), 'function')}" if compiled else "nothing to compile: all of it is kept"
+    out.print(f"{what}; it lies in {machine_code.folder()}", markup=False)
+
+
+@contextlib.contextmanager
+def _warming(compiled: list[str]) -> Iterator[Callable[[str], None]]:
+    """Give a callback that says which function is being compiled, and fills `compiled`."""
+    if not err.is_terminal:
+
+        def tell(name: str) -> None:
+            compiled.append(name)
+            err.print(f"compiling {name}", markup=False)
+
+        yield tell
+        return
+    with err.status("looking for kept code …") as status:
+
+        def show(name: str) -> None:
+            compiled.append(name)
+            status.update(f"compiling {name} …")
+
+        yield show
+
+
+def _setting(compile: Compile | None) -> Setting | None:
+    return compile.value if compile is not None else None
+
+
 def _refusal(findings: Findings) -> int:
     """Return the exit code of a refused trace: 2 when a file of it could not be read at all."""
     return EXIT_USAGE if UNREADABLE & findings.counts.keys() else EXIT_FINDINGS
@@ -544,16 +626,21 @@ def _print_json_text(text: str) -> None:
 
 @contextlib.contextmanager
 def _patience(what: str) -> Iterator[None]:
-    """Show that something goes on, once it has gone on for a second and if anyone watches."""
+    """Show that something goes on: after a second where anyone watches, else in one line after a few."""
     if not err.is_terminal:
-        yield
+        with notices.patience(f"{what} …"):
+            yield
         return
     status = err.status(f"{what} …")
     try:
-        with _after(PROGRESS_AFTER_S, status.start):
+        with notices.shown_by(_notice), _after(PROGRESS_AFTER_S, status.start):
             yield
     finally:
         status.stop()
+
+
+def _notice(line: str) -> None:
+    err.print(f"playproof: {line}", markup=False)
 
 
 @contextlib.contextmanager
@@ -570,24 +657,21 @@ def _after(seconds: float, start: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replay_progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Give a callback that moves a bar, which appears on a terminal after a second; None where nobody watches."""
+    """Give a callback that moves a bar, which appears on a terminal after a second; None, and a line after a few
+    seconds, where nobody watches."""
     if not err.is_terminal:
-        yield None
+        with notices.patience("replaying …"):
+            yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=err, transient=True)
-    # Nothing is heard of the kernel while it compiles itself, which it does once on a machine.
-    task = bar.add_task("compiling (once)", total=None)
+    task = bar.add_task("starting", total=None)
 
     def progress(done: int, total: int) -> None:
         bar.update(task, description="replaying", completed=done, total=total)
 
     try:
-        with _after(PROGRESS_AFTER_S, bar.start):
+        with notices.shown_by(_notice), _after(PROGRESS_AFTER_S, bar.start):
             yield progress
     finally:
         bar.stop()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from playproof_spec.certificate import ProvenGraph
 from playproof_spec.findings import Findings
 from playproof_spec.graph import Graph, Play
 from playproof_spec.machines import PlayState, RequestState
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from playproof_kernel.controlled import ControlledLedger
     from playproof_kernel.ledger import Ledger
     from playproof_kernel.snapshot import Cut
+    from playproof_spec.certificate import ProvenGraph
 
 SNAPSHOT_SCHEMA = "aisimulate.agentic.snapshot.v1"
 PHASES_SCHEMA = "aisimulate.agentic.phases.v1"

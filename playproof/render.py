@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from playproof_spec.catalogue import CATALOGUE, Severity
-from playproof_spec.certificate import Certificate
 from playproof_spec.findings import Finding, Findings
 from playproof_spec.graph import Graph
 from playproof_spec.obligation import PROVEN, Obligation
@@ -14,6 +13,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from playproof_spec.certificate import Certificate
 
 # Findings of one code that are printed whole; the rest are counted (`--output json` has more of them).
 SHOWN_PER_CODE = 5

@@ -11,6 +11,9 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Properties run thousands of small replays, which the default setting would interpret, one after the other.
+os.environ.setdefault("PLAYPROOF_COMPILE", "always")
+
 # `ci` is derandomized so that a red run is everyone's red run; `deep` hunts with fresh seeds.
 settings.register_profile(
     "ci", max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

@@ -17,7 +17,7 @@ from typing import Any
 import filelock
 import numba
 from numba.core import types
-from numba.core.compiler import Compiler, CompileResult
+from numba.core.compiler import Compiler, CompileResult, compile_result
 from numba.core.registry import CPUDispatcher
 
 from playproof_native import bundles, functions, linking, notices, store
@@ -227,20 +227,17 @@ def _rebuilt(target: Any, reduced: tuple[Any, ...]) -> Any:
     library._set_compiled_object(code)
     library._finalize_final_module()
     library._codegen._engine._defined_symbols.update(defined)
-    result = CompileResult(
+    result = compile_result(
         typing_context=target.typing_context,
         target_context=target,
         entry_point=target.get_executable(library, description, environment),
-        typing_error=None,
         type_annotation="",
         signature=signature,
         objectmode=False,
         lifted=(),
         fndesc=description,
         library=library,
-        call_helper=None,
         environment=environment,
-        metadata=None,
         reload_init=reload_init,
         referenced_envs=environments,
     )

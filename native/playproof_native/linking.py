@@ -75,7 +75,8 @@ class _Entry(JITCodeLibrary):
         self._raise_if_finalized()
         callees: list[_Callee] = []
         for library in _reached(self):
-            self._reload_init.update(library._reload_init)
+            if hasattr(library, "_reload_init"):  # not in the oldest release
+                self._reload_init.update(library._reload_init)
             if isinstance(library, _Callee):
                 callees.append(library)
                 self._final_module.link_in(library._final_module, preserve=True)

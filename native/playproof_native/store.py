@@ -37,7 +37,8 @@ VARIABLE = "PLAYPROOF_CACHE_DIR"
 HEAD = b"playproof machine code 1\n"
 DIGEST_BYTES = 32
 SUFFIX = ".code"
-# Keys of earlier sources that stay beside the newest, for whoever goes back and forth between versions.
+KEY_DIGITS = 24
+# Keys of a room that stay, the newest among them, for whoever goes back and forth between versions.
 KEYS_MAX = 8
 # A look for code that another process may have made meanwhile is worth a system call this often.
 LOOK_EVERY_S = 0.25
@@ -85,7 +86,7 @@ def key_of(module: str) -> str:
     digest = blake3.blake3(_surroundings().encode())
     for name, source in _sources(module):
         digest.update(name.encode() + b"\0" + len(source).to_bytes(8, "little") + source)
-    return digest.hexdigest(12)
+    return digest.hexdigest(KEY_DIGITS // 2)
 
 
 def _surroundings() -> str:
@@ -117,6 +118,10 @@ def _processor() -> list[str]:
 def _sources(module: str) -> Iterator[tuple[str, bytes]]:
     """Give the sources that a function of `module` may depend on: its own package's, and those of the rooms below."""
     own = module.partition(".")[0]
+    # A module that a tool imports by its path may belong to no package that can be found.
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is not None:
+        yield module, Path(file).read_bytes()
     packages = dict.fromkeys((*(BELOW if own in ROOMS else ROOMS), own))
     for package in packages:
         for path, name in _files(package):
@@ -144,8 +149,10 @@ def _file(entry: Entry, signature: str) -> str:
 
 def folders(entry: Entry) -> list[Path]:
     """Return the folders that may hold the code of `entry`, the preferred one first."""
-    key = f"code-{key_of(entry.marked.function.__module__)}"
-    return [folder / key for folder in candidates()]
+    module = entry.marked.function.__module__
+    package = module.partition(".")[0]
+    name = f"{package if package in ROOMS else module}-{key_of(module)}"
+    return [folder / name for folder in candidates()]
 
 
 _found: set[tuple[str, str]] = set()
@@ -226,9 +233,10 @@ def writable(entry: Entry) -> Path | None:
 
 
 def _prune(newest: Path) -> None:
-    """Remove the keys of a folder that have lain longest, but for the newest few."""
+    """Remove what has lain longest of the same room's earlier keys, but for a few."""
+    same = f"{newest.name.rpartition('-')[0]}-{'[0-9a-f]' * KEY_DIGITS}"
     with contextlib.suppress(OSError):
-        others = [folder for folder in newest.parent.glob("code-*") if folder != newest and folder.is_dir()]
+        others = [folder for folder in newest.parent.glob(same) if folder != newest and folder.is_dir()]
         others.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
         for folder in others[KEYS_MAX - 1 :]:
             for file in folder.iterdir():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 from playproof_native import allocating_entry
@@ -18,6 +18,9 @@ from playproof_spec.findings import Finding, Findings, finding
 from playproof_spec.graph import Edge, Graph, Int32, Int64
 from playproof_spec.places import in_reading_order, listed, place
 from playproof_spec.units import HORIZON_NS, ms_to_ns
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = ["Topology", "check_cycles", "check_reachability", "earliest_dispatch_ns", "topology"]
 
@@ -117,6 +120,8 @@ def check_cycles(graph: Graph, shape: Topology, findings: Findings) -> None:
     """
     if shape.acyclic:
         return
+    import networkx as nx  # a fifth of a second that only a trace with a circle waits for
+
     unordered = shape.position < 0
     knots: nx.DiGraph[int] = nx.DiGraph()
     left = np.flatnonzero(unordered[shape.source] & unordered[shape.target])

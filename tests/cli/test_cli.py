@@ -364,7 +364,7 @@ def test_short_work_needs_no_progress(said: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_as_a_process_of_its_own(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "playproof.cli", "validate", WEKA]
+    command = [sys.executable, "-m", "playproof", "validate", WEKA]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0
     assert done.stderr == ""
@@ -380,7 +380,7 @@ def test_a_reader_that_has_seen_enough_does_not_change_the_verdict(command: list
     os.close(reading)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "playproof.cli", *command], stdout=writing, stderr=subprocess.PIPE, check=False
+            [sys.executable, "-m", "playproof", *command], stdout=writing, stderr=subprocess.PIPE, check=False
         )
     finally:
         os.close(writing)
@@ -391,7 +391,7 @@ def test_nothing_depends_on_the_order_of_hashes() -> None:
     said = []
     for seed in ("0", "1"):
         done = subprocess.run(
-            [sys.executable, "-m", "playproof.cli", "replay", "--config", CONFIG, "--json"],
+            [sys.executable, "-m", "playproof", "replay", "--config", CONFIG, "--json"],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,

@@ -196,7 +196,7 @@ def test_ctrl_c_writes_a_partial_report(tmp_path: Path) -> None:
     with fake_server(answer) as url:
         command = ["replay", str(tmp_path / "trace.jsonl"), "--online", "--endpoint", url]
         process = subprocess.Popen(
-            [sys.executable, "-m", "playproof.cli", *command, "--out", str(out), "--per-request"],
+            [sys.executable, "-m", "playproof", *command, "--out", str(out), "--per-request"],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -409,7 +409,7 @@ def test_the_core_does_not_import_the_extra() -> None:
 
 def test_serve_runs_its_workers_until_it_is_told_to_stop() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "playproof.cli", "serve", "--port", "0", "--workers", "2"],
+        [sys.executable, "-m", "playproof", "serve", "--port", "0", "--workers", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
