@@ -49,7 +49,14 @@ def differences(ours: dict[str, Any], theirs: dict[str, str]) -> list[str]:
     return found
 
 
-TOPOLOGIES = ("agg-sglang-1-40000-poly", "agg-sglang-1-400000-page1", "agg-sglang-2-5000", "pd-sglang-2-6000")
+TOPOLOGIES = (
+    "agg-sglang-1-40000",
+    "pd-sglang-1-40000",
+    "agg-sglang-1-40000-poly",
+    "agg-sglang-1-400000-page1",
+    "agg-sglang-2-5000",
+    "pd-sglang-2-6000",
+)
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
