@@ -25,6 +25,7 @@ from playproof.deployment import (
     DEFAULT_SHARED_GBPS,
     LOAD_NAMES,
     POOL_SETTINGS,
+    RULES,
     AnyDeployment,
     BackendName,
     DecodeRole,
@@ -48,6 +49,7 @@ from playproof.deployment import (
     too_many_blocks,
     unequal_blocks,
     unequal_pools,
+    unequal_rules,
     unusable_host,
     unusable_scheduling,
     unusable_speculation,
@@ -166,6 +168,8 @@ class _Scheduler(_Section, frozen=True, kw_only=True):
     long_prefill_token_threshold: Tokens = 0
     scheduler_reserve_full_isl: bool = True
     prefill_schedule_interval: Positive = 1
+    rules: str = "sglang"
+    ignore_eos: bool = False
 
 
 class _PrefillScheduler(_Scheduler, frozen=True, kw_only=True):
@@ -299,6 +303,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     **{f"{worker}.kv_cache.host_offload.scope": (("dp_rank_local", "cluster_shared"), _SCOPES) for worker in _WORKERS},
     **{f"{worker}.kv_cache.reuse_output": (("auto", "never"), {}) for worker in _WORKERS},
     **{f"{worker}.timing.type": (("fixed", "polynomial"), {}) for worker in _WORKERS},
+    **{f"{worker}.scheduler.rules": (RULES, {}) for worker in _WORKERS},
 }
 
 SectionT = TypeVar("SectionT", bound=_Section)
@@ -838,6 +843,8 @@ class _Reader:
         known = {field: size for field, size in sizes.items() if size is not None}
         if len(known) == len(sizes):
             self._told(unequal_blocks(self.near(f"{path}.decode.kv_cache.block_size"), known))
+        field = f"{path}.decode.scheduler.rules"
+        self._told(unequal_rules(self.near(field), prefill.scheduler.rules, decode.scheduler.rules))
         pools = [(worker.parallelism.replicas, worker.kv_cache.capacity.blocks) for worker in roles.values()]
         if not any(too_many_blocks(Where(), pool) for pool in pools):  # or else it has been told of one role
             self._told(too_many_blocks(self._where(f"{path}.decode.kv_cache.capacity.blocks"), *pools))

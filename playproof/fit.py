@@ -17,7 +17,10 @@ from playproof.deployment import AGENTIC_CONTROLS, AnyDeployment, Disaggregated,
 MS_PER_S = 1000.0
 # By backend: its name, and the settings that belong to the other one.
 FOREIGN_SETTINGS = {
-    "vllm": ("vLLM", ("chunked_prefill_size", "max_prefill_tokens", "schedule_conservativeness")),
+    "vllm": (
+        "vLLM",
+        ("chunked_prefill_size", "max_prefill_tokens", "schedule_conservativeness", "rules", "ignore_eos"),
+    ),
     "sglang": (
         "SGLang",
         (

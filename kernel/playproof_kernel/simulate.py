@@ -12,7 +12,7 @@ from playproof_spec.certificate import ProvenGraph
 from playproof_spec.machines import HostBlockState, NodeState, RequestState
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import driver, loop, radix, sglang
+from playproof_kernel import driver, loop, radix, sglang_rules
 from playproof_kernel.arrays import (
     ADMISSION,
     BRANCH,
@@ -275,6 +275,8 @@ def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: i
         prefill = deployment.worker
         if (prefill.backend, prefill.block_size) != (decode.worker.backend, decode.worker.block_size):
             raise ValueError("the roles of a deployment have one backend and one block size")
+        if prefill.rules != decode.worker.rules:
+            raise ValueError("the roles of a deployment follow one set of rules")
         _fill_role(config[1:2], decode.worker, decode.workers, nodes)
         config.role = (Role.PREFILL, Role.DECODE)
         config[1].first_worker = deployment.workers
@@ -334,9 +336,8 @@ def _fill_role(config: Any, spec: WorkerSpec, workers: int, nodes: int) -> None:
     config.plain = spec.reserve_full_prompt and int(spec.watermark * (spec.blocks + 1)) == 0
     config.chunked_prefill_size = spec.chunked_prefill_size
     config.max_prefill_tokens = spec.max_prefill_tokens
-    config.ratio_start = sglang.RATIO_START * spec.schedule_conservativeness
-    config.ratio_least = config.ratio_start * sglang.RATIO_LEAST_SHARE
-    config.ratio_step = (config.ratio_start - config.ratio_least) / sglang.RATIO_STEPS
+    sglang_rules.fill(config, spec.rules, spec.schedule_conservativeness)
+    config.ignore_eos = spec.ignore_eos
     config.caching = spec.prefix_caching
     config.reuse_output = spec.reuse_output
     config.timing = spec.timing.kind
@@ -486,6 +487,7 @@ def _new_workers(config: Any) -> Any:
         "asked",
         "spare_page",
         "tree_spare",
+        "cut",
     ):
         table[name] = NONE
     table.role = np.repeat(np.arange(len(config)), config.workers)
