@@ -17,8 +17,17 @@ from playproof.deployment import AGENTIC_CONTROLS, AnyDeployment, Disaggregated,
 MS_PER_S = 1000.0
 # By backend: its name, and the settings that belong to the other one.
 FOREIGN_SETTINGS = {
-    "vllm": ("vLLM", ("chunked_prefill_size", "max_prefill_tokens", "schedule_conservativeness")),
-    "sglang": ("SGLang", ("max_batched_tokens",)),
+    "vllm": (
+        "vLLM",
+        ("chunked_prefill_size", "max_prefill_tokens", "schedule_conservativeness", "rules", "ignore_eos"),
+    ),
+    "sglang": (
+        "SGLang",
+        (
+            *("max_batched_tokens", "async_scheduling", "watermark", "long_prefill_token_threshold"),
+            *("scheduler_reserve_full_isl", "prefill_schedule_interval"),
+        ),
+    ),
 }
 
 
@@ -43,6 +52,7 @@ def fit(graph: Graph, deployment: AnyDeployment, load: Load) -> Findings:
     """
     findings = Findings()
     _no_effect(deployment, findings)
+    _context_in_pool(deployment, findings)
     _never_fits(graph, deployment, findings)
     _clock(graph, deployment, load, findings)
     return findings
@@ -147,6 +157,27 @@ def _no_effect(deployment: AnyDeployment, findings: Findings) -> None:
                 where = Where(field=f"engine.workers.{role}.scheduler.{info.name}")
                 message = f"{info.name} means nothing to {backend}"
                 findings.add(finding("config-no-effect", message, where=where, found=str(value)))
+        if deployment.backend == "vllm" and workers.prefill_schedule_interval != 1:
+            where = Where(field=f"engine.workers.{role}.scheduler.prefill_schedule_interval")
+            message = "prefill_schedule_interval changes nothing between workers that are replicas"
+            because = (
+                "vLLM throttles prefills only between the ranks of one data-parallel engine, which is not simulated."
+            )
+            found, hint = str(workers.prefill_schedule_interval), "Remove it."
+            findings.add(
+                finding("config-no-effect", message, where=where, found=found, wanted="1", because=because, hint=hint)
+            )
+
+
+def _context_in_pool(deployment: AnyDeployment, findings: Findings) -> None:
+    """Tell of a context that no pool holds: an engine would not start with it."""
+    for role, workers in deployment.roles.items():
+        tokens = workers.blocks * workers.block_size
+        if not isinstance(deployment.context_length, str) and deployment.context_length > tokens:
+            message = f"the context is longer than what the KV pool of one {role} worker holds"
+            where = Where(field="engine.context_length")
+            found, wanted = str(deployment.context_length), f"at most {tokens} tokens ({workers.blocks} blocks)"
+            findings.add(finding("context-exceeds-pool", message, where=where, found=found, wanted=wanted))
 
 
 def _never_fits(graph: Graph, deployment: AnyDeployment, findings: Findings) -> None:
@@ -208,6 +239,8 @@ def _work(backend: str, role: str, workers: RoleWorkers) -> RoleWork:
     # A chunk is cut to whole pages.
     chunk = max(workers.chunked_prefill_size - workers.block_size, 1)
     budget = min(chunk, workers.max_prefill_tokens) if backend == "sglang" else workers.max_batched_tokens
+    if backend == "vllm" and workers.long_prefill_token_threshold > 0:
+        budget = min(budget, workers.long_prefill_token_threshold)
     timing = workers.timing
     fixed_ms = timing.prefill_ms + timing.decode_ms if isinstance(timing, FixedTiming) else None
     return RoleWork(role != "decode", role != "prefill", budget, PassCost(fixed_ms))

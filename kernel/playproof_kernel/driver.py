@@ -152,6 +152,7 @@ def _fail_play(sim: Any, node: int, outcome: int) -> None:
     play = sim.plays[number]
     if play.failed_node == NONE:
         play.failed_node = node
+        play.failed_at = sim.run[0].now
         play.failed_outcome = outcome
     if sim.play_state[number] == _CLOSING:
         return

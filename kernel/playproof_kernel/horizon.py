@@ -63,6 +63,8 @@ def _work(worker: WorkerSpec, prompts: bool, outputs: bool) -> RoleWork:
     # A chunk is cut to whole pages.
     chunk = max(worker.chunked_prefill_size - worker.block_size, 1)
     budget = min(chunk, worker.max_prefill_tokens) if worker.backend == Backend.SGLANG else worker.max_batched_tokens
+    if worker.backend == Backend.VLLM and worker.long_prefill_tokens > 0:
+        budget = min(budget, worker.long_prefill_tokens)
     timing = worker.timing
     fixed = timing.kind == TimingKind.FIXED
     return RoleWork(

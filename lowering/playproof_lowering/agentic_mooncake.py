@@ -7,7 +7,7 @@ of the graph and is found by proving it, with the file and line recorded here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -18,14 +18,19 @@ from playproof_spec.graph import RELATION_NAMES, TRIGGER_NAMES, Carried, Graph, 
 from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.names import repeated_name
 from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.reader import Confidence, Head, Reader
 from playproof_lowering.runs import OK, RunBuffer, renumber
 from playproof_lowering.source import Reading, SourceFile, read_through
 from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, hash_ids_problem, nearest, report
 
-__all__ = ["SCHEMA", "VERSION", "read_agentic_mooncake"]
+__all__ = ["READER", "SCHEMA", "TIES_BY_ROW", "VERSION", "read_agentic_mooncake", "version_1_row"]
 
 SCHEMA: Final = "dynamo.agentic_mooncake"
 VERSION: Final = 2
+# What rows of version 1 wait by; no other row has them.
+VERSION_1_FIELDS: Final = ("wait_for", "branches")
+# The one value of the header's `tie_order`, a field that only this project writes.
+TIES_BY_ROW: Final = "rows"
 INT64_MAX: Final = 2**63 - 1
 MAX_BLOCK_SIZE: Final = 2**20
 
@@ -44,6 +49,8 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
     block_size: int
     hash_id_scope: str
     source: HeaderSource
+    # Ours: what is due at one instant goes in the order of the rows. Without it the byte order of the ids decides.
+    tie_order: str | None = None
 
 
 class Dependency(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -133,6 +140,7 @@ class _Reader:
         self._asked_block_size = block_size
         self._unknown = UnknownFields(strict)
         self._sources: list[HeaderSource] = []
+        self._ties_by_id = False
         self._first_block_size: tuple[int, str] = (0, "")
         self._file_of_play: dict[str, str] = {}
         self._ordinals: list[dict[str, int | None]] = []
@@ -158,6 +166,7 @@ class _Reader:
         if self.builder is None:
             self.builder = GraphBuilder(header.block_size)
         self._sources.append(header.source)
+        self._ties_by_id |= header.tie_order is None
         self._ordinals.append({})
         handle = self.builder.file(shown)
         begin = self.builder.node_count
@@ -228,6 +237,8 @@ class _Reader:
             wrong(
                 "header-invalid", "hash_id_scope", "hash ids of this scope are not read", header.hash_id_scope, "local"
             )
+        if header.tie_order not in (None, TIES_BY_ROW):
+            wrong("header-invalid", "tie_order", "no such order", header.tie_order, f"{TIES_BY_ROW}, or no tie_order")
         for name, value in (("format", header.source.format), ("digest", header.source.digest)):
             if not value:
                 wrong("header-invalid", f"source.{name}", "the source is not named", '""', "a non-empty string")
@@ -256,6 +267,11 @@ class _Reader:
                 )
                 return
             explained = explain(record, Row)
+            older = version_1_row(explained.unknown)
+            if older is not None:
+                self.incomplete = True
+                report(self.findings, [older], _named(record, where))
+                return
             self._unknown.note(explained.unknown, where)
             if explained.problems:
                 self.incomplete = True
@@ -336,6 +352,8 @@ class _Reader:
             formats = sorted({source.format for source in self._sources})
             digest = corpus_digest([(source.format, source.digest) for source in self._sources])
             source = Source("+".join(formats), digest)
+        # Files that do not agree have no order of rows between them.
+        builder.ties_by_id = self._ties_by_id
         return builder.finish(source, facts)
 
     def _chain_ordinals(self, builder: GraphBuilder) -> None:
@@ -445,3 +463,38 @@ def _carried(row: Row, problems: list[Problem]) -> Carried | None:
         if not low <= value <= high:
             problems.append(Problem("number-out-of-range", name, "out of range", str(value)[:60], f"{low} … {high}"))
     return Carried(row.priority or 0, row.strict_priority or 0, row.policy_class, None if ids is None else tuple(ids))
+
+
+def version_1_row(unknown: Iterable[tuple[str, str, str]]) -> Problem | None:
+    """Return what is wrong with a row that has the fields by which version 1 waits.
+
+    Parameters
+    ----------
+    unknown : iterable of (path, name, nearest)
+        The fields of the row that the format at hand does not have.
+    """
+    names = [name for path, name, _ in unknown if not path and name in VERSION_1_FIELDS]
+    if not names:
+        return None
+    message = "the row is one of version 1, which waits by fields that version 2 does not have"
+    return Problem("header-missing", names[0], message, f"a row with {' and '.join(names)}", "rows of version 2")
+
+
+def _marks(head: Head) -> Confidence:
+    if head.text("schema") == SCHEMA:
+        return Confidence.SIGNED
+    if head.has("version", "hash_id_scope"):
+        return Confidence.SHAPED
+    # A header of another schema, or rows of any version without their header: refused, with the way to convert.
+    if head.has_any("schema", "play_id", "dependencies", *VERSION_1_FIELDS, "not_before_ms"):
+        return Confidence.ALIKE
+    return Confidence.NONE
+
+
+READER: Final = Reader(
+    name="agentic_mooncake",
+    title="Agentic Mooncake, version 2",
+    marks=_marks,
+    read=read_agentic_mooncake,
+    options=("block_size", "strict"),
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from playproof_spec.digest import graph_digest, tables_digest
@@ -21,7 +21,16 @@ __all__ = ["Certificate", "Obligation", "ProvenGraph", "examine", "prove"]
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What was shown of one graph. `tables_digest` names the machines that were in force."""
+    """What was shown of one graph.
+
+    Attributes
+    ----------
+    tables_digest : str
+        Names the machines that were in force.
+    left_out : Mapping
+        What the corpus has besides, as far as it could not be read and was left out: counts by kind and names. Of that
+        nothing was shown.
+    """
 
     obligations: tuple[Obligation, ...]
     graph_digest: str
@@ -30,6 +39,7 @@ class Certificate:
     nodes: int
     edges: int
     shapes: int
+    left_out: Mapping[str, object] = field(default_factory=dict)
 
     def to_dict(self) -> Mapping[str, object]:
         """Return the certificate as JSON values."""
@@ -40,6 +50,7 @@ class Certificate:
             "nodes": self.nodes,
             "edges": self.edges,
             "shapes": self.shapes,
+            "left_out": dict(self.left_out),
             "obligations": [
                 {"code": o.code, "title": o.title, "verdict": o.verdict, "how": o.how, "wall_ms": o.wall_ms}
                 for o in self.obligations
@@ -201,5 +212,6 @@ def prove(graph: Graph, findings: Findings | None = None) -> ProvenGraph:
         nodes=graph.node_count,
         edges=graph.edge_count,
         shapes=shapes,
+        left_out=left_out if isinstance(left_out := graph.facts.get("left_out", {}), Mapping) else {},
     )
     return ProvenGraph(_KEY, graph, certificate, everything.items)

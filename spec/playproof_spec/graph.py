@@ -5,8 +5,8 @@ entry a node or an edge, so that a corpus of a million requests stays small; :cl
 same facts for people. A graph may be ill-formed (that is what the obligations find out); a
 :class:`~playproof_spec.certificate.ProvenGraph` is not.
 
-**Node index** = rank of the request id in byte order (UTF-8) over the corpus. It decides ties in execution, so it must
-not depend on the order of files. What people read lists nodes in document order instead (`Play.nodes`).
+**Node index** = rank of the request id in byte order (UTF-8) over the corpus. What people read lists nodes in document
+order (`Play.nodes`), and ties in execution go by that, but where ids are the author's own (`Graph.tie_rank`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -132,19 +132,6 @@ class Observed:
     tool_wait_ms: float = 0.0
 
 
-# Formats that traces are read from. The command line lists them once more, as its own type.
-FORMATS: Final = (
-    "agentic_mooncake",
-    "weka",
-    "claude",
-    "codex",
-    "dynamo",
-    "mooncake",
-    "mooncake-delta",
-    "applied_compute_agentic",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a graph came from: the format it was written in, and a digest of the bytes and the readings chosen."""
@@ -203,6 +190,9 @@ class Graph:
         Sparse, by node index. Reported, and no part of the digest.
     facts : Mapping[str, object]
         What the reader decided, with its evidence; goes into reports as it is (JSON values only).
+    tie_rank : Int64 | None, shape (nodes,)
+        The order of nodes that are due at one instant: the order in which the corpus lists them, file by file. None for
+        that of node indices, which Agentic Mooncake v2 asks for: its ids are given, not made from names and numbers.
     """
 
     block_size: int
@@ -235,6 +225,7 @@ class Graph:
     dangling: Mapping[int, str] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
     observed: Mapping[int, Observed] = field(default_factory=dict)
+    tie_rank: Int64 | None = None
 
     @property
     def node_count(self) -> int:
@@ -243,6 +234,11 @@ class Graph:
     @property
     def edge_count(self) -> int:
         return len(self.edge_source)
+
+    @property
+    def tie_ranks(self) -> Int64:
+        """The rank of each node among those that are due at one instant, shape (nodes,)."""
+        return np.arange(self.node_count, dtype=np.int64) if self.tie_rank is None else self.tie_rank
 
     def node(self, index: int) -> Node:
         """Return node `index` as an object."""

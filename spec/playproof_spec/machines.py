@@ -344,6 +344,7 @@ REQUEST = _machine(
     {
         RequestState.QUEUED: {
             RequestEvent.PLACE: RequestState.PLACED,
+            RequestEvent.REJECT: RequestState.REJECTED,
             RequestEvent.CANCEL: RequestState.CANCELED,
         },
         RequestState.PLACED: {
@@ -369,6 +370,8 @@ REQUEST = _machine(
         RequestState.PREEMPTED: {
             RequestEvent.LOAD: Rule(RequestState.LOADING, "fits"),
             RequestEvent.ADMIT: Rule(RequestState.RUNNING, "fits"),
+            # With asynchronous scheduling the pass in progress may still owe it its last token.
+            RequestEvent.FINISH: RequestState.FINISHED,
             RequestEvent.FAIL: Rule(RequestState.FAILED, "outgrew_pool"),
             RequestEvent.CANCEL: RequestState.CANCELED,
         },
