@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench fuzz docs setup running clean
+.PHONY: demo test oldest check bench fuzz watch docs setup running clean
 
 # What running needs, and what development needs besides.
 setup: $(VENV)/.developing
@@ -28,6 +28,14 @@ demo: running
 test: setup
 	$(BIN)/pytest -n auto
 
+# With the oldest releases of Numba and NumPy that are supported: what leans on Numba's inner names, and replays.
+oldest:
+	$(PYTHON) -m venv $(VENV)-oldest
+	grep -vE '^(llvmlite|numba|numpy)==' constraints.txt | cat - constraints-oldest.txt > $(VENV)-oldest/constraints.txt
+	$(VENV)-oldest/bin/pip install --quiet --disable-pip-version-check \
+	  --constraint $(VENV)-oldest/constraints.txt --editable . pytest pytest-xdist hypothesis
+	$(VENV)-oldest/bin/pytest -q -n auto tests/unit/test_machine_code.py tests/unit/test_goldens_of_replay.py
+
 check: setup
 	$(BIN)/mypy
 	$(BIN)/ruff check .
@@ -41,8 +49,13 @@ bench: setup
 fuzz: setup
 	HYPOTHESIS_PROFILE=deep FUZZ_SECONDS=60 $(BIN)/pytest -n auto tests/properties
 
+# Interpreted, with every event looked at: its guard holds, and it is a move of the models that are proven.
+watch: setup
+	NUMBA_DISABLE_JIT=1 PLAYPROOF_MONITOR=1 HYPOTHESIS_PROFILE=watched $(BIN)/pytest -n auto tests/properties \
+		--ignore tests/properties/test_interpreted.py --ignore tests/properties/test_monitor.py -k "not seeded_fault"
+
 docs: setup
 	$(BIN)/python -m playproof.docs
 
 clean:
-	rm -rf $(VENV) out build dist
+	rm -rf $(VENV) $(VENV)-oldest out build dist

@@ -27,6 +27,7 @@ from playproof.report import Report
 if TYPE_CHECKING:
     from playproof_spec.certificate import Certificate, ProvenGraph
     from playproof_spec.graph import Graph
+    from playproof_spec.obligation import Obligation
 
     from playproof.online.report import OnlineControlledReport, OnlineReport
 
@@ -65,11 +66,14 @@ class Validation:
         None when any finding is an error.
     graph : Graph or None
         What was read, also where it could not be proven; None when nothing could be read.
+    capacity : tuple of Obligation
+        With a deployment: that nothing fails for want of memory (G7a), and that nothing is preempted (G7b).
     """
 
     findings: Findings
     proven: ProvenGraph | None
     graph: Graph | None
+    capacity: tuple[Obligation, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -172,7 +176,7 @@ def validate(
     paths, format, block_size, nested_timestamp_basis, subagent_marker, strict, skip_bad, exclude, follow_links, compile
         As for :func:`load`.
     deployment : Deployment or Disaggregated, optional
-        Also name the requests that it would have to reject.
+        Also name the requests that it would have to reject, and show what its memory holds of the load.
     offered : Load, optional
         The load on that deployment.
     places : mapping of str to Where
@@ -216,8 +220,14 @@ def validate(
         findings.extend(misoffered(proven.graph, deployment, offered or Load(), places))
         findings.extend(fit(proven.graph, deployment, offered or Load()))
         findings.extend(contradictions(proven.graph, offered or Load()))
+    held: tuple[Obligation, ...] = ()
+    if deployment is not None and not findings.errors:
+        from playproof.capacity import capacity
+
+        held, told = capacity(proven.graph, deployment, offered or Load())
+        findings.extend(told)
     findings = placed(findings, lowered.sources)
-    return Validation(findings, proven if not findings.errors else None, graph)
+    return Validation(findings, proven if not findings.errors else None, graph, held)
 
 
 def replay(
@@ -296,7 +306,7 @@ def _replay_so(
     per_request: bool,
     progress: Progress | None,
 ) -> Report:
-    from playproof_kernel import simulate
+    from playproof_kernel import UnfitLoad, simulate
     from playproof_kernel.controlled import simulate_controlled
     from playproof_kernel.snapshot import InvalidSnapshot
 
@@ -310,14 +320,18 @@ def _replay_so(
             controlled = simulate_controlled(
                 trace, deployment.to_spec(), load.to_spec(), capture=per_request, progress=progress
             )
-        except InvalidSnapshot as refused:
+        except (InvalidSnapshot, UnfitLoad) as refused:
             findings.extend(refused.findings)
             raise InvalidDeployment(findings) from None
         wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
         return ControlledReport(
             trace, controlled, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
         )
-    ledger = simulate(trace, deployment.to_spec(), load.to_spec(), progress=progress)
+    try:
+        ledger = simulate(trace, deployment.to_spec(), load.to_spec(), progress=progress)
+    except UnfitLoad as refused:
+        findings.extend(refused.findings)
+        raise InvalidDeployment(findings) from None
     wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
     return Report(
         trace, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request

@@ -267,6 +267,7 @@ def _print_validation(result: api.Validation) -> None:
     print_findings(out, result.findings)
     if result.certificate is not None:
         print_certificate(out, result.certificate)
+        print_obligations(out, result.capacity)
     else:
         print_verdict(out, result.findings)
 
@@ -282,6 +283,7 @@ def _validation_dict(result: api.Validation) -> dict[str, object]:
         "counts": result.findings.counts,
         "findings": [msgspec.to_builtins(item) for item in result.findings.items],
         "certificate": certificate.to_dict() if certificate is not None else None,
+        "capacity": [msgspec.to_builtins(obligation) for obligation in result.capacity],
     }
 
 

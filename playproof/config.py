@@ -25,6 +25,7 @@ from playproof.deployment import (
     DEFAULT_SHARED_GBPS,
     LOAD_NAMES,
     POOL_SETTINGS,
+    RULES,
     AnyDeployment,
     BackendName,
     DecodeRole,
@@ -48,7 +49,9 @@ from playproof.deployment import (
     too_many_blocks,
     unequal_blocks,
     unequal_pools,
+    unequal_rules,
     unusable_host,
+    unusable_scheduling,
     unusable_speculation,
 )
 from playproof.fields import (
@@ -69,6 +72,7 @@ from playproof.fields import (
     Share,
     SomeSeconds,
     Speedup,
+    Tokens,
     Weight,
     Workers,
     as_written,
@@ -158,6 +162,14 @@ class _Scheduler(_Section, frozen=True, kw_only=True):
     chunked_prefill_size: Positive = 8192
     max_prefill_tokens: Positive = 16384
     schedule_conservativeness: Conservativeness = 1.0
+    # vLLM's own, at its defaults but for the first, which is the peer's.
+    async_scheduling: bool = False
+    watermark: Share = 0.0
+    long_prefill_token_threshold: Tokens = 0
+    scheduler_reserve_full_isl: bool = True
+    prefill_schedule_interval: Positive = 1
+    rules: str = "sglang"
+    ignore_eos: bool = False
 
 
 class _PrefillScheduler(_Scheduler, frozen=True, kw_only=True):
@@ -186,6 +198,7 @@ class _KvCache(_Section, frozen=True, kw_only=True):
     bytes_per_token: Positive | None = None
     capacity: _Capacity
     host_offload: _HostOffload | None = None
+    reuse_output: str = "never"
 
 
 class _Timing(_Section, frozen=True, kw_only=True):
@@ -288,7 +301,9 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "engine.kv_transfer.timing_mode": (("destination_missing", "full_prompt"), {}),
     **{f"{worker}.kv_cache.capacity.type": (("fixed",), {}) for worker in _WORKERS},
     **{f"{worker}.kv_cache.host_offload.scope": (("dp_rank_local", "cluster_shared"), _SCOPES) for worker in _WORKERS},
+    **{f"{worker}.kv_cache.reuse_output": (("auto", "never"), {}) for worker in _WORKERS},
     **{f"{worker}.timing.type": (("fixed", "polynomial"), {}) for worker in _WORKERS},
+    **{f"{worker}.scheduler.rules": (RULES, {}) for worker in _WORKERS},
 }
 
 SectionT = TypeVar("SectionT", bound=_Section)
@@ -514,6 +529,7 @@ def _worker_fields(worker: _Worker, backend: BackendName) -> dict[str, Any]:
         "prefix_caching": worker.kv_cache.prefix_caching,
         "timing": timing,
         "host_offload": _host_offload(worker),
+        "reuse_output": worker.kv_cache.reuse_output,
         **msgspec.structs.asdict(worker.scheduler),
     }
 
@@ -751,7 +767,10 @@ class _Reader:
         elif isinstance(section, _Traffic):
             for problem in excluding(_controls(section.load, section.stop), _CONTROLS):
                 self.findings.add(msgspec.structs.replace(problem, where=self._where(problem.where.field)))
-        elif isinstance(section, _Engine) and section.speculation is not None:
+        elif isinstance(section, _Engine):
+            self._schedulers(section, path)
+            if section.speculation is None:
+                return
             hosts = [f"{path}.workers.{role}.kv_cache.host_offload" for role, _ in _hosted(section.workers)]
             for problem in unusable_speculation(self._where(f"{path}.speculation"), section.backend, hosts):
                 self._told(problem)
@@ -781,6 +800,25 @@ class _Reader:
         ):
             self._told(bandwidth_without_bytes(self.near(f"{path}.bytes_per_token")))
 
+    def _schedulers(self, engine: _Engine, path: str) -> None:
+        """Check the settings of vLLM's scheduler that do not go with everything."""
+        workers = engine.workers
+        for role, worker in (
+            ("aggregated", workers.aggregated),
+            ("prefill", workers.prefill),
+            ("decode", workers.decode),
+        ):
+            if worker is None:
+                continue
+            others = {
+                "host offload": worker.kv_cache.host_offload is not None,
+                "speculation": engine.speculation is not None,
+                "prefill/decode": role != "aggregated",
+            }
+            place = f"{path}.workers.{role}.scheduler"
+            for problem in unusable_scheduling(worker.scheduler, engine.backend, place, self._where, others):
+                self._told(problem)
+
     def _hosts(self, workers: _Workers, path: str) -> None:
         for role, worker in _hosted(workers):
             field = f"{path}.{role}.kv_cache.host_offload"
@@ -805,6 +843,8 @@ class _Reader:
         known = {field: size for field, size in sizes.items() if size is not None}
         if len(known) == len(sizes):
             self._told(unequal_blocks(self.near(f"{path}.decode.kv_cache.block_size"), known))
+        field = f"{path}.decode.scheduler.rules"
+        self._told(unequal_rules(self.near(field), prefill.scheduler.rules, decode.scheduler.rules))
         pools = [(worker.parallelism.replicas, worker.kv_cache.capacity.blocks) for worker in roles.values()]
         if not any(too_many_blocks(Where(), pool) for pool in pools):  # or else it has been told of one role
             self._told(too_many_blocks(self._where(f"{path}.decode.kv_cache.capacity.blocks"), *pools))

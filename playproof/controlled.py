@@ -82,7 +82,7 @@ class ControlledReport(Report):
             input_tokens=ledger.completed_input,
             output_tokens=ledger.completed_output,
             first_reused=ledger.first_reused,
-            last_reused=ledger.last_reused,
+            most_reused=ledger.most_reused,
             ttft_ms=ledger.ttft_ns / NS_PER_MS,
             ttst_ms=ledger.ttst_ns / NS_PER_MS,
             tpot_ms=ledger.tpot_ns / NS_PER_MS,
@@ -169,6 +169,7 @@ class ControlledReport(Report):
         graph = self.proven.graph
         outcomes = []
         for play in self.controlled.plays:
+            failed = int(play.state) == PlayState.FAILED
             outcome: dict[str, Any] = {
                 "play_id": self._play_id(int(play.lane), int(play.ordinal)),
                 "source_play_id": graph.plays[int(play.source)].play_id,
@@ -176,7 +177,7 @@ class ControlledReport(Report):
                 "lane": int(play.lane),
                 "status": PLAY_STATUS.get(PlayState(int(play.state)), "incomplete"),
                 "started_at_ms": self._since_barrier_ms(int(play.start)),
-                "causal_terminal_ms": self._since_barrier_ms(int(play.last_terminal)),
+                "causal_terminal_ms": self._since_barrier_ms(int(play.failed_at if failed else play.last_terminal)),
                 # None where a pass still held a canceled request of it when the run ended.
                 "settled_at_ms": self._since_barrier_ms(int(play.settled)),
                 "never_issued_requests": int(play.expired),

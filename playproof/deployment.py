@@ -6,8 +6,8 @@ The kernel is imported there and not above: it brings the compiler along, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import msgspec
 from playproof_spec.findings import Finding, Findings, InvalidInput, Where, finding
@@ -34,6 +34,7 @@ from playproof.fields import (
     Share,
     SomeSeconds,
     Speedup,
+    Tokens,
     Weight,
     Workers,
     check,
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     )
 
 BackendName = Literal["vllm", "sglang"]
+ReuseOutput = Literal["auto", "never"]
+RulesName = Literal["sglang", "aisimulate"]
+RULES: tuple[str, ...] = get_args(RulesName)
 # `context_length: max`: longer than any prompt and output that a trace may declare.
 UNLIMITED_CONTEXT_TOKENS = 2 * MAX_TOKENS + 1
 # The pool of the stated default: 1,048,576 tokens, so that a request of a million tokens fits.
@@ -65,6 +69,17 @@ DEFAULT_SHARED_GBPS = 80.0
 POOL_LAYOUT = ("bytes_per_token", "tensor", "pipeline")
 POOL_SETTINGS = ("num_host_blocks", "shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps")
 MS_PER_S = 1000.0
+
+
+class SchedulerSettings(Protocol):
+    """What has the settings of vLLM's scheduler that do not go with everything: workers, and a section of a file."""
+
+    @property
+    def async_scheduling(self) -> bool: ...
+    @property
+    def watermark(self) -> float: ...
+    @property
+    def scheduler_reserve_full_isl(self) -> bool: ...
 
 
 class InvalidDeployment(InvalidInput):
@@ -99,6 +114,21 @@ def unequal_blocks(where: Where, sizes: Mapping[str, int]) -> Finding | None:
     )
 
 
+def unequal_rules(where: Where, prefill: str, decode: str) -> Finding | None:
+    """Return a finding if the roles follow different sets of SGLang's rules."""
+    if prefill == decode:
+        return None
+    return finding(
+        "config-combination",
+        "the roles do not follow one set of rules",
+        where=where,
+        found=f"prefill: {prefill}, decode: {decode}",
+        wanted="one value for both",
+        because="A set of rules says how one engine behaves, and both roles are that engine.",
+        hint="Give both roles the same rules.",
+    )
+
+
 def bandwidth_without_bytes(where: Where) -> Finding:
     """Return the finding on a bandwidth of which nobody knows what it has to carry."""
     return finding("config-missing", "a bandwidth needs bytes_per_token", where=where)
@@ -113,6 +143,46 @@ def unusable_host(where: Where, backend: str, prefix_caching: bool) -> list[Find
     if not prefix_caching:
         message = "host offload keeps blocks of the prefix cache, which is off"
         problems.append(finding("config-combination", message, where=where, wanted="prefix_caching: true"))
+    return problems
+
+
+# Settings of vLLM's scheduler that what is simulated of host memory, or of speculation, has no rules for.
+BESIDE_HOST = {"async_scheduling": False, "watermark": 0.0, "scheduler_reserve_full_isl": True}
+
+
+def unusable_scheduling(
+    worker: SchedulerSettings, backend: str, place: str, where: Callable[[str], Where], others: Mapping[str, bool]
+) -> list[Finding]:
+    """Return findings on scheduler settings that exclude what else a vLLM worker has.
+
+    Parameters
+    ----------
+    worker : SchedulerSettings
+    backend : str
+    place : str
+        What the settings stand in, for their full names.
+    where : callable
+        Where a setting of a full name was written.
+    others : mapping of str to bool
+        Whether there is "host offload", "speculation", "prefill/decode".
+    """
+    if backend != "vllm":
+        return []
+    problems = []
+    for name, default in BESIDE_HOST.items():
+        value = getattr(worker, name)
+        excluded = others if name == "async_scheduling" else {"host offload": others["host offload"]}
+        for other in (other for other, given in excluded.items() if given and value != default):
+            problems.append(
+                finding(
+                    "config-unsupported",
+                    f"{name} with {other} is not simulated",
+                    where=where(f"{place}.{name}"),
+                    found=str(value),
+                    wanted=str(default),
+                    hint=f"Leave {name} at its default, or remove the {other}.",
+                )
+            )
     return problems
 
 
@@ -165,6 +235,10 @@ def seed_too_long(where: Where, seed: int) -> Finding | None:
         return None
     message, wanted = "the seed has more than 64 bits", f"a whole number from 0 to {MAX_SEED}"
     return finding("config-value", message, where=where, found=str(seed), wanted=wanted)
+
+
+def _field(name: str) -> Where:
+    return Where(field=name)
 
 
 def _refused(*problems: Finding) -> InvalidDeployment:
@@ -279,6 +353,14 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
     chunked_prefill_size: Positive = 8192
     max_prefill_tokens: Positive = 16384
     schedule_conservativeness: Conservativeness = 1.0
+    async_scheduling: bool = False
+    watermark: Share = 0.0
+    long_prefill_token_threshold: Tokens = 0
+    scheduler_reserve_full_isl: bool = True
+    prefill_schedule_interval: Positive = 1
+    reuse_output: ReuseOutput = "never"
+    rules: RulesName = "sglang"
+    ignore_eos: bool = False
     timing: FixedTiming | PolynomialTiming = FixedTiming()
     host_offload: HostOffload | None = None
 
@@ -310,7 +392,7 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
         )
 
     def _worker_spec(self, backend: BackendName) -> WorkerSpec:
-        from playproof_kernel.deployment import Backend, WorkerSpec
+        from playproof_kernel.deployment import Backend, Rules, WorkerSpec
 
         return WorkerSpec(
             blocks=self.blocks,
@@ -323,7 +405,14 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
             chunked_prefill_size=self.chunked_prefill_size,
             max_prefill_tokens=self.max_prefill_tokens,
             schedule_conservativeness=self.schedule_conservativeness,
+            rules=Rules[self.rules.upper()],
+            ignore_eos=self.ignore_eos,
             host=self._host_spec(),
+            ahead=self.async_scheduling and backend == "vllm",
+            watermark=self.watermark if backend == "vllm" else 0.0,
+            long_prefill_tokens=self.long_prefill_token_threshold if backend == "vllm" else 0,
+            reserve_full_prompt=self.scheduler_reserve_full_isl or backend != "vllm",
+            reuse_output=self.reuse_output == "auto",
         )
 
 
@@ -426,6 +515,24 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
         What one SGLang prefill pass may compute: of a prompt that it has to cut, and in all. They mean nothing to vLLM.
     schedule_conservativeness : float
         Scales how much of the running requests' remaining output SGLang keeps free when it admits.
+    async_scheduling : bool
+        Whether vLLM schedules a pass while the one before it runs, as it does by default; here the default is not to,
+        as in the peer. Neither with host memory nor with speculation.
+    watermark : float
+        Share of the pool that vLLM leaves available when it admits a request beside running ones, 0 to 1.
+    long_prefill_token_threshold : int
+        Most tokens that a vLLM pass computes of one request while there is another; 0 sets no bound but the budget.
+    scheduler_reserve_full_isl : bool
+        Whether vLLM admits a request only when its whole prompt has room, or as soon as its first chunk has.
+    prefill_schedule_interval : int
+        vLLM throttles prefills by it between ranks of one data-parallel engine, which are not simulated: it changes
+        nothing here, and a value other than 1 is told of.
+    reuse_output : "auto" or "never"
+        Whether generated tokens are found in cache by a later prompt whose hash ids say that it holds them.
+    rules : "sglang" or "aisimulate"
+        Whose rules SGLang workers follow where SGLang itself and the peer part; both roles follow the same.
+    ignore_eos : bool
+        Whether SGLang is told that every request generates all that it may; it then keeps all of that free.
     context_length : int or "max"
         Tokens of prompt and output that a request may have; "max" sets no limit.
     speculation : Speculation or None
@@ -459,6 +566,8 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
     def __post_init__(self) -> None:
         super().__post_init__()
         problems = self._unusable_host("Deployment", self.backend)
+        others = {"host offload": self.host_offload is not None, "speculation": self.speculation is not None}
+        problems += unusable_scheduling(self, self.backend, "Deployment", _field, others)
         if self.speculation is not None:
             hosts = ["Deployment.host_offload"] if self.host_offload is not None else []
             problems += unusable_speculation(Where(field="Deployment.speculation"), self.backend, hosts)
@@ -591,10 +700,13 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
         problems = (
             unequal_blocks(Where(field="Disaggregated.decode.block_size"), sizes),
             too_many_blocks(Where(field="Disaggregated.decode.blocks"), *pools),
+            unequal_rules(Where(field="Disaggregated.decode.rules"), self.prefill.rules, self.decode.rules),
         )
         found = [problem for problem in problems if problem is not None]
         for name, role in self.roles.items():
             found += role._unusable_host(f"Disaggregated.{name}", self.backend)
+            others = {"host offload": role.host_offload is not None, "prefill/decode": True}
+            found += unusable_scheduling(role, self.backend, f"Disaggregated.{name}", _field, others)
         found += self._unequal_pools()
         if self.speculation is not None:
             hosts = [f"Disaggregated.{name}.host_offload" for name, role in self.roles.items() if role.host_offload]

@@ -40,6 +40,7 @@ PassMs = Annotated[float, Meta(ge=0, le=MAX_PASS_MS, description=f"milliseconds 
 Speedup = Annotated[
     float, Meta(ge=SPEEDUP_MIN, le=SPEEDUP_MAX, description=f"a number from {SPEEDUP_MIN:g} to {SPEEDUP_MAX:g}")
 ]
+Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS, description=f"a whole number from 0 to {MAX_TOKENS}")]
 Bandwidth = Annotated[
     float,
     Meta(ge=BANDWIDTH_MIN, le=BANDWIDTH_MAX, description=f"GB per second from {BANDWIDTH_MIN:g} to {BANDWIDTH_MAX:g}"),

@@ -86,8 +86,8 @@ class Measured:
     Attributes
     ----------
     requests, input_tokens, output_tokens : int
-    first_reused, last_reused : int
-        Prompt tokens found in cache at the first and at the last admission.
+    first_reused, most_reused : int
+        Prompt tokens found in cache at the first admission, and at the one that found most.
     ttft_ms, ttst_ms, tpot_ms, e2e_ms : Float64
         One sample each request that has one, in no order that matters.
     """
@@ -96,7 +96,7 @@ class Measured:
     input_tokens: int
     output_tokens: int
     first_reused: int
-    last_reused: int
+    most_reused: int
     ttft_ms: npt.NDArray[np.float64]
     ttst_ms: npt.NDArray[np.float64]
     tpot_ms: npt.NDArray[np.float64]
@@ -175,7 +175,7 @@ class Report:
             input_tokens=int(self.proven.graph.input_length[columns.node[completed]].sum()),
             output_tokens=int(columns.output[completed].sum()),
             first_reused=int(columns.first_reused[completed].sum()),
-            last_reused=int(columns.last_reused[completed].sum()),
+            most_reused=int(columns.most_reused[completed].sum()),
             **{name: values[~np.isnan(values)] for name, values in known.items()},
         )
 
@@ -309,7 +309,7 @@ class Report:
         return {
             # A run that computed no prompt reused none of it; the peer reports 0 there as well.
             "first_admission_prefix_cache_reused_ratio": measured.first_reused / inputs if inputs else 0.0,
-            "prefix_cache_reused_ratio": measured.last_reused / inputs if inputs else 0.0,
+            "prefix_cache_reused_ratio": min(measured.most_reused, inputs) / inputs if inputs else 0.0,
             "committed_prefill_tokens": int(ledger.prefill_tokens.sum()),
             "processed_tokens": inputs + measured.output_tokens,
             "forward_passes": int(ledger.passes.sum()),
@@ -352,6 +352,7 @@ class Report:
             "reading": {name: fact for name, fact in graph.facts.items() if not name.startswith("weka_")},
             "finding_counts": self.findings.counts,
             "deployment": self.deployment.to_dict(),
+            "engine_rules": engine_rules(self.deployment),
             "load": self.load.to_dict(),
             "digests": {
                 "input": graph.facts.get("input_digest", graph.source.digest),
@@ -411,7 +412,11 @@ class Report:
         settled_ns = ledger.play_settled_ns.copy()
         np.maximum.at(settled_ns, graph.node_play, ledger.source_released_ns)
         settled_ns[ledger.play_settled_ns < 0] = NEVER_NS
-        last, settled = to_ms(ledger.play_last_terminal_ns), to_ms(settled_ns)
+        # A play that fails is over for what depends on it when it fails, whatever of it still runs.
+        failed_node = ledger.play_failed_node
+        has_failed = (ledger.play_state == PlayState.FAILED) & (failed_node >= 0)
+        ends_ns = np.where(has_failed, ledger.terminal_ns[failed_node], ledger.play_last_terminal_ns)
+        last, settled = to_ms(ends_ns), to_ms(settled_ns)
         outcomes = []
         for ordinal, play in enumerate(graph.plays):
             lane, failed = int(ledger.play_lane[ordinal]), int(ledger.play_failed_node[ordinal])
@@ -476,6 +481,17 @@ def _seconds(times_ns: npt.NDArray[np.int64]) -> float:
 
 def _named(name: str, summary: Summary) -> dict[str, float | None]:
     return {f"{statistic}_{name}_ms": value for statistic, value in summary.items()}
+
+
+def engine_rules(deployment: AnyDeployment) -> str:
+    """Return whose rules the workers follow, with the version that they were compared with (docs/fidelity.md)."""
+    if deployment.backend == "vllm":
+        return "vllm 0.33.0"
+    from playproof_kernel.deployment import Rules
+    from playproof_kernel.sglang_rules import RULE_SETS
+
+    (name,) = {role.rules for role in deployment.roles.values()}
+    return RULE_SETS[Rules[name.upper()]].engine
 
 
 def host_pools(hosts: npt.NDArray[np.void], deployment: AnyDeployment) -> list[dict[str, Any]] | None:

@@ -102,8 +102,9 @@ class RequestColumns:
         Completed at all; completed with at least one token, which is what latencies are measured on.
     ttft_ms, ttst_ms, tpot_ms, e2e_ms : Float64, shape (rows,)
         NaN where the request has no such figure: TTFT and E2E need one output token, TTST and TPOT two.
-    first_reused, last_reused : Int64, shape (rows,)
-        Prompt tokens found in cache at the first admission, and at the last one to a worker that computes prompts.
+    first_reused, most_reused : Int64, shape (rows,)
+        Prompt tokens found in cache at the first admission, and at the one that found most: a request that is preempted
+        is admitted again, and may then find its own output as well.
     readmissions : Int64, shape (rows,)
         Admissions after the first of their role.
     """
@@ -134,23 +135,22 @@ class RequestColumns:
         sorted_nodes = ledger.admission_node[self._by_node]
         self._begin = np.searchsorted(sorted_nodes, node, side="left")
         self._end = np.searchsorted(sorted_nodes, node, side="right")
-        self.first_reused, _ = self._reused(self._by_node, ledger.admission_reused)
+        self.first_reused, self.most_reused = self._reused(self._by_node, ledger.admission_reused)
         self.first_host_reused, _ = self._reused(self._by_node, ledger.admission_host_reused)
-        before_decode = self._by_node[~ledger.admission_decode[self._by_node]]
-        _, self.last_reused = self._reused(before_decode, ledger.admission_reused)
         again = ledger.admission_node[ledger.admission_pool_ordinal > 0]
         self.readmissions: Int64 = np.bincount(again, minlength=graph.node_count)[node]
 
     def _reused(self, admissions: npt.NDArray[np.intp], reused: Int64) -> tuple[Int64, Int64]:
-        """Return the tokens `reused` at each row's first and last of `admissions`, which are sorted by node."""
+        """Return the tokens `reused` at the first of each row's `admissions`, sorted by node, and the most of them."""
         nodes = self._ledger.admission_node[admissions]
         begin = np.searchsorted(nodes, self.node, side="left")
         end = np.searchsorted(nodes, self.node, side="right")
-        first, last = np.zeros((2, len(self.node)), dtype=np.int64)
+        first = np.zeros(len(self.node), dtype=np.int64)
         admitted = end > begin
         first[admitted] = reused[admissions[begin[admitted]]]
-        last[admitted] = reused[admissions[end[admitted] - 1]]
-        return first, last
+        most = np.zeros(self._graph.node_count, dtype=np.int64)
+        np.maximum.at(most, nodes, reused[admissions])
+        return first, most[self.node]
 
     def count(self, state: RequestState) -> int:
         """Return how many requests ended in `state`."""

@@ -28,12 +28,15 @@ STATIC = np.dtype(
         ("edge_end", np.int64),
         ("key_begin", np.int64),  # runs of block keys of its prompt
         ("key_end", np.int64),
+        ("answer_end", np.int64),  # behind them, runs of block keys of the answer, where prompts repeat it
+        ("keyed", np.int64),  # full blocks that all these runs have keys for
         ("table_size", np.int64),  # most blocks it can ever hold
         ("play", np.int64),
         ("in_degree", np.int64),
         ("source", np.int64),  # node of the corpus that this one runs
         ("space", np.int64),  # namespace: what is added to its block keys
         ("serial", np.int64),  # number of the request, never used again; equal times are in its order
+        ("uncounted", np.int64),  # whether the gaps between its tokens stay out of the log: it does not complete
     ],
     align=True,
 )
@@ -68,6 +71,8 @@ LIVE = np.dtype(
         # With speculative decoding
         ("granted", np.int64),  # most tokens that the current pass may give it
         ("drafting", np.int64),  # whether it got a token since it was admitted last: drafts follow on that
+        # With asynchronous scheduling
+        ("owed", np.int64),  # passes that have been scheduled and have not ended, and that will give it a token
     ],
     align=True,
 )
@@ -82,8 +87,11 @@ TICKET = np.dtype(
         ("tried_epoch", np.int64),  # capacity epoch of the last try to reserve its destination
         ("canceled", np.int64),
         ("holder", np.int64),  # its place in `holders`, NONE without a block table
-        ("first_reused", np.int64),  # tokens found in cache at its first and at its last admission (run controls)
-        ("last_reused", np.int64),
+        (
+            "first_reused",
+            np.int64,
+        ),  # tokens found in cache at its first admission, and at the one that found most (run controls)
+        ("most_reused", np.int64),
         # The KV router
         ("overlap", np.int64),  # tokens of its prompt published at its worker when it was placed; NONE if none looked
         ("is_assigned", np.int64),  # whether it counts among its worker's requests
@@ -93,6 +101,7 @@ TICKET = np.dtype(
         ("cursor", np.int64),  # leading prompt blocks that need not be stored any more
         ("store", np.int64),  # its latest store while that is under way: a row of `copyings`, or NONE
         ("load", np.int64),  # the same of its load
+        ("fenced", np.int64),  # whether the current pass wrote blocks of it that a store was still reading
         ("restored", np.int64),  # blocks that the device had when its load was queued; NONE once it is admitted
         ("asleep", np.int64),  # the wakening after which it was last set aside
     ],
@@ -123,6 +132,7 @@ PLAY = np.dtype(
         ("in_flight", np.int64),
         ("completed", np.int64),
         ("failed_node", np.int64),
+        ("failed_at", np.int64),  # instant at which that was heard
         ("shift", np.int64),  # first slot of the seat that it runs in, 0 in finite mode
         # Run controls
         ("next", np.int64),  # link in the stack of free seats
@@ -161,12 +171,26 @@ WORKER = np.dtype(
         ("capacity_epoch", np.int64),  # rises whenever memory or a seat may have become free
         ("free", np.int64),  # blocks that nobody holds and that cache nothing
         ("idle", np.int64),  # cached blocks without a reference
+        ("wanted", np.int64),  # blocks that the latest eviction was to leave free; vLLM
         ("next_copy", np.int64),  # where the search for a free block begins; vLLM
         ("oldest", np.int64),  # where the order of idle blocks begins and ends; vLLM
         ("newest", np.int64),
         ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back; vLLM
         ("spare_page", np.int64),
+        ("most", np.int64),  # tokens that the pass being scheduled computes of one request at most; vLLM
         ("evicted_reads", np.int64),  # blocks that were evicted while a store reads them; vLLM
+        # Asynchronous scheduling; see `ahead`
+        ("prepared", np.int64),  # whether a pass is scheduled behind the one in progress
+        (
+            "flight",
+            np.int64,
+        ),  # which row of `receivers` belongs to the pass in progress; the other, to the prepared one
+        ("receiving", np.int64, (2,)),  # length of each
+        ("quiet", np.int64, (2,)),  # whether that pass only gives one token to each running request
+        ("pass_outcomes", np.int64, (2,)),  # requests that it refused or failed
+        ("prefill_begin", np.int64, (2,)),  # `prefill_tokens` before it
+        ("prepared_duration", np.int64),
+        ("prepared_known", np.int64),
         # SGLang
         ("ratio", np.float64),  # share of the running requests' remaining output that admission keeps free
         ("prefill", np.int64),  # whether the current pass is a prefill pass
@@ -176,6 +200,14 @@ WORKER = np.dtype(
         ("blocked", np.int64),  # why the head of the queue was not admitted: a `Block`
         ("need", np.int64),  # tokens that the head would have to find free
         ("least_need", np.int64),  # the same if its cached prefix went
+        ("full", np.int64),  # whether nobody is looked at until a request leaves; rules of SGLang's own
+        ("cut", np.int64),  # whose prompt the current pass computes in part, or NONE; likewise, and so the next six
+        ("offset", np.float64),  # tokens that the batch that is put together will want, and running requests may
+        ("charged", np.int64),  # tokens that it takes now
+        ("input_left", np.int64),  # what is left of its budgets
+        ("chunk_left", np.int64),
+        ("wanted", np.int64),  # tokens for which it makes room
+        ("fresh", np.int64),  # pages that it takes
         ("too_long", np.int64),  # waiting prompts at or over the context limit
         ("tick", np.int64),  # the tree's clock
         ("tree_live", np.int64),  # nodes of the tree
@@ -398,12 +430,26 @@ CONFIG = np.dtype(
         ("block_size", np.int64),
         ("max_batched_tokens", np.int64),
         ("max_sequences", np.int64),
+        ("ahead", np.int64),  # whether a pass is scheduled while the one before it runs
+        ("reserve", np.int64),  # whether a request is admitted only when all that it knows has room
+        ("watermark", np.int64),  # blocks that stay available when a request is admitted beside others
+        ("long_prefill", np.int64),  # most tokens of one request in a pass, beside others
+        ("plain", np.int64),  # admission without speculation, watermark, and with `reserve`
         ("chunked_prefill_size", np.int64),
         ("max_prefill_tokens", np.int64),
         ("ratio_start", np.float64),
         ("ratio_least", np.float64),
         ("ratio_step", np.float64),
+        # SGLang's rules: the switches of `sglang_rules.RuleSet`
+        ("whole_batches", np.int64),
+        ("sorted_batch", np.int64),
+        ("late_places", np.int64),
+        ("spare_pages", np.int64),
+        ("fixed_nodes", np.int64),
+        ("whole_leaves", np.int64),
+        ("ignore_eos", np.int64),
         ("caching", np.int64),
+        ("reuse_output", np.int64),  # whether the blocks of an answer have the keys that later prompts give them
         ("context", np.int64),
         ("timing", np.int64),
         ("prefill_ns", np.int64),
@@ -460,6 +506,7 @@ RUN = np.dtype(
         ("next_cancellation", np.int64),
         ("step", np.int64),  # where in a turn the loop stands: a `Step`
         ("changed", np.int64),  # whether this turn changed anything so far
+        ("uncounted", np.int64),  # whether gaps of some requests are not counted
         ("upcoming", np.int64),  # the next instant at which something is due by itself, or NONE
         ("copies_due", np.int64),  # the same of copies to and from host memory that anybody hears of
         ("scanned", np.int64),  # idle workers have had their chance to start at this instant
@@ -516,7 +563,7 @@ RESULT = np.dtype(
         for name in (
             *("serial", "source", "instance", "state", "worker", "decode_worker", "dispatched", "first_admit"),
             *("first_token", "second_token", "last_token", "terminal", "generated", "admissions", "first_reused"),
-            *("last_reused", "held", "reserved", "activated", "released", "handoff_state", "overlap", "decode_overlap"),
+            *("most_reused", "held", "reserved", "activated", "released", "handoff_state", "overlap", "decode_overlap"),
         )
     ],
     align=True,
@@ -528,7 +575,7 @@ ENDED = np.dtype(
         (name, np.int64)
         for name in (
             *("instance", "source", "lane", "ordinal", "state", "start", "first_dispatch", "last_terminal", "settled"),
-            *("failed_source", "failed_outcome", "expired", "skipped"),
+            *("failed_source", "failed_outcome", "failed_at", "expired", "skipped"),
         )
     ],
     align=True,
@@ -557,6 +604,8 @@ class Sim(NamedTuple):
     plays, play_state : shape (plays,); play_nodes : Int64, shape (nodes,)
     lane_state : Int8, shape (max(lanes, 1),)
     workers : shape (W,); running : Int64, shape (W, max_sequences)
+    receivers : Int64, shape (W, 2, max_sequences)
+        With asynchronous scheduling: the requests that a pass gives a token or brings to their end. Else rows of none.
     queues : records of `QUEUE`, shape (W, QUEUES)
         Linked by `live`.
     actions : records of `QUEUE`, shape (W + 1,)
@@ -604,6 +653,8 @@ class Sim(NamedTuple):
     lanes : records of `LANE`, shape (lanes,); prep : records of `PREP`
     results, ended, shifts : logs of the run controls, drained between slices
         All of these are empty in finite mode, but for the phase.
+    uncounted : Int64
+        Under run controls, the numbers of the requests whose gaps stay out of the log, ascending.
     """
 
     config: Any
@@ -623,6 +674,7 @@ class Sim(NamedTuple):
     lane_state: Any
     workers: Any
     running: Any
+    receivers: Any
     queues: Any
     actions: Any
     copies: Any
@@ -666,6 +718,7 @@ class Sim(NamedTuple):
     results: Any
     ended: Any
     shifts: Any
+    uncounted: Any
 
 
 def records(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> Any:

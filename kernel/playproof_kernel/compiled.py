@@ -7,6 +7,12 @@ chain get neighbouring numbers, and the work grows with runs, not with blocks. F
 tokens from p·T to (p + 1)·T of the prompt) an engine block that ends at token e within it gets the key
 ``(c·T + e − p·T) / g − 1`` with g = gcd(T, B): injective in (chain, e), and an arithmetic progression of stride B / g
 along a run. With equal sizes the key is the chain number itself.
+
+**Answers.** Where a later prompt holds the answer of a request, the blocks that the request generates are those of that
+prompt: they have its keys, and the prompt finds them. It is the prompt of a request that waits for the completion of
+the other, that starts with all its full trace blocks and reaches to the end of its answer; the first of them in the
+order of the corpus. The ids of its blocks stand for the request's own partial last block as well. Whether workers look
+is theirs to say (`WorkerSpec.reuse_output`).
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from playproof_spec.graph import Graph
+from playproof_spec.graph import Graph, Trigger
 from playproof_spec.units import ms_to_ns
 
 from playproof_kernel.arrays import EDGE, KEYS, NONE, STATIC, records
@@ -52,7 +58,15 @@ class CompiledGraph:
 
 
 def compile_graph(
-    graph: Graph, *, block_size: int, blocks: int, context: int, lanes: bool, speedup: float, play_scope: bool = False
+    graph: Graph,
+    *,
+    block_size: int,
+    blocks: int,
+    context: int,
+    lanes: bool,
+    speedup: float,
+    play_scope: bool = False,
+    answers: bool = False,
 ) -> CompiledGraph:
     """Compile `graph` for workers with `blocks` blocks of `block_size` tokens.
 
@@ -66,6 +80,8 @@ def compile_graph(
         Divides floors and delays, once, here.
     play_scope : bool
         Give each play a namespace of its own.
+    answers : bool
+        Give the blocks of answers that later prompts hold the keys that they have there.
     """
     static = records(graph.node_count, STATIC)
     static.input = graph.input_length
@@ -84,13 +100,19 @@ def compile_graph(
     static.edge_begin = bounds[:-1]
     static.edge_end = bounds[1:]
 
-    key_offsets, keys = block_keys(graph, block_size)
+    holders = prompts_with_answers(graph) if answers else None
+    key_offsets, keys, prompt_ends = keys_of(graph, block_size, holders, np.asarray(static.limit))
     static.key_begin = key_offsets[:-1]
-    static.key_end = key_offsets[1:]
+    static.key_end = prompt_ends
+    static.answer_end = key_offsets[1:]
+    static.keyed = static.input // block_size
+    if holders is not None:
+        held = holders != np.arange(graph.node_count)
+        static.keyed[held] = (static.input + static.limit)[held] // block_size
     stride = block_size // gcd(graph.block_size, block_size)
     span = int((keys.first + (keys["count"] - 1) * stride).max(initial=-1)) + 1
     static.source = np.arange(graph.node_count)
-    static.serial = static.source
+    static.serial = graph.tie_ranks
     static.space = graph.node_play.astype(np.int64) * span if play_scope else 0
 
     sizes = [len(play.nodes) for play in graph.plays]
@@ -119,6 +141,41 @@ def _floors_ns(graph: Graph, lanes: bool, speedup: float) -> Int64:
     return ms_to_ns(np.maximum(floors - origin, 0.0) / speedup)
 
 
+def prompts_with_answers(graph: Graph) -> Int64:
+    """Return for each node the node whose prompt holds its prompt and its answer, or itself; shape (nodes,)."""
+    holders = np.arange(graph.node_count, dtype=np.int64)
+    order = np.lexsort((graph.tie_ranks, graph.node_line, graph.node_file))
+    for node in order.tolist():
+        for edge in range(int(graph.edge_offsets[node]), int(graph.edge_offsets[node + 1])):
+            source = int(graph.edge_source[edge])
+            if graph.edge_trigger[edge] == Trigger.COMPLETION and holders[source] == source:
+                if _continues(graph, source, node):
+                    holders[source] = node
+    return holders
+
+
+def _continues(graph: Graph, source: int, node: int) -> bool:
+    """Whether the prompt of `node` starts with all full blocks of that of `source`, and reaches past its answer."""
+    if graph.input_length[node] < graph.input_length[source] + graph.output_length[source]:
+        return False
+    whole = int(graph.input_length[source]) // graph.block_size
+    mine, other = (_leading_runs(graph, each, whole) for each in (source, node))
+    return mine == other
+
+
+def _leading_runs(graph: Graph, node: int, blocks: int) -> list[tuple[int, int]]:
+    """Return the first `blocks` hash ids of `node` as runs, neighbouring runs joined."""
+    runs: list[tuple[int, int]] = []
+    for run in range(int(graph.run_offsets[node]), int(graph.run_offsets[node + 1])):
+        first, count = int(graph.run_first[run]), min(int(graph.run_count[run]), blocks)
+        if count > 0 and runs and sum(runs[-1]) == first:
+            runs[-1] = (runs[-1][0], runs[-1][1] + count)
+        elif count > 0:
+            runs.append((first, count))
+        blocks -= count
+    return runs
+
+
 def block_keys(graph: Graph, block_size: int) -> tuple[Int64, Any]:
     """Intern the prompts of `graph` as runs of engine-block keys.
 
@@ -128,25 +185,52 @@ def block_keys(graph: Graph, block_size: int) -> tuple[Int64, Any]:
     keys : records of `KEYS`
         Node i's full blocks have the keys of runs ``offsets[i]:offsets[i + 1]``, in order.
     """
+    offsets, keys, _ = keys_of(graph, block_size, None, np.zeros(graph.node_count, np.int64))
+    return offsets, keys
+
+
+def keys_of(graph: Graph, block_size: int, holders: Int64 | None, limit: Int64) -> tuple[Int64, Any, Int64]:
+    """Intern the prompts of `graph`, and the answers that `holders` hold, as runs of engine-block keys.
+
+    Parameters
+    ----------
+    holders : Int64, shape (nodes,), or None
+        As `prompts_with_answers` returns them; None: no answer has a key.
+    limit : Int64, shape (nodes,)
+        Tokens of the answers.
+
+    Returns
+    -------
+    offsets : Int64, shape (nodes + 1,)
+    keys : records of `KEYS`
+        As those of `block_keys`; behind the blocks of a prompt stand those of its answer, in runs of their own.
+    prompt_ends : Int64, shape (nodes,)
+        Where the runs of each node's prompt end.
+    """
     tokens, trace_size = graph.input_length, graph.block_size
+    run_offsets = np.stack((graph.run_offsets[:-1], graph.run_offsets[1:]))
+    if holders is not None:
+        tokens = np.where(holders != np.arange(graph.node_count), tokens + limit, tokens)
+        run_offsets = run_offsets[:, holders]
     order = np.concatenate([play.nodes for play in graph.plays]).astype(np.int64)
     whole = tokens // trace_size
     # A prompt's partial last trace block matters only where an engine block ends inside it. Such tails are interned
     # after all whole blocks: most are private to their request and would break up the runs of the others.
     ends_in_tail = (tokens // block_size) * block_size > whole * trace_size
     depth = whole + ends_in_tail
-    trie = _new_trie(len(graph.run_first))
-    runs = (graph.run_offsets, graph.run_first.view(np.int64), graph.run_count)
+    trie = _new_trie(int((run_offsets[1] - run_offsets[0]).sum()))
+    # Copies: the arrays of a proven graph are read only, which to the compiler is another type.
+    runs = (np.array(run_offsets), graph.run_first.view(np.int64).copy(), graph.run_count.copy())
     _intern(trie, *runs, order, whole)
     if ends_in_tail.any():
         _intern(trie, *runs, order, depth)
-    offsets = np.zeros(graph.node_count + 1, np.int64)
+    offsets, prompt_ends = np.zeros(graph.node_count + 1, np.int64), np.zeros(graph.node_count, np.int64)
     shape = np.array([trace_size, block_size, gcd(trace_size, block_size)], np.int64)
-    nothing = records(0, KEYS)
-    _emit_keys(trie, *runs, depth, tokens, shape, offsets, nothing)
+    lengths = np.stack((tokens, graph.input_length))
+    _emit_keys(trie, *runs, depth, lengths, shape, offsets, prompt_ends, records(0, KEYS))
     keys = records(int(offsets[-1]), KEYS)
-    _emit_keys(trie, *runs, depth, tokens, shape, offsets, keys)
-    return offsets, keys
+    _emit_keys(trie, *runs, depth, lengths, shape, offsets, prompt_ends, keys)
+    return offsets, keys, prompt_ends
 
 
 class Trie(NamedTuple):
@@ -247,7 +331,7 @@ def _intern(trie: Any, run_offsets: Any, run_first: Any, run_count: Any, order: 
     """Add the first `depth` trace blocks of every prompt to the trie, in the order of `order`."""
     for node in order:
         segment, offset, consumed = NONE, 0, 0
-        for run in range(run_offsets[node], run_offsets[node + 1]):
+        for run in range(run_offsets[0, node], run_offsets[1, node]):
             label = run_first[run]
             left = min(run_count[run], depth[node] - consumed)
             consumed += left
@@ -267,13 +351,15 @@ def _emit_keys(
     run_first: Any,
     run_count: Any,
     depth: Any,
-    tokens: Any,
+    lengths: Any,
     shape: Any,
     offsets: Any,
+    prompt_ends: Any,
     keys: Any,
 ) -> None:
     """Write the runs of engine-block keys of every prompt to `keys`; with no room there, only count into `offsets`.
 
+    `lengths` are the tokens that have keys and, of these, the prompts'; `prompt_ends` receives where their runs end.
     `shape` is (trace block size, engine block size, their greatest common divisor).
     """
     trace_size, size, common = shape[0], shape[1], shape[2]
@@ -283,27 +369,37 @@ def _emit_keys(
         offsets[node] = used
         segment, offset, consumed = NONE, 0, 0
         expected = NONE
-        for run in range(run_offsets[node], run_offsets[node + 1]):
+        prompt_blocks = lengths[1, node] // size
+        prompt_ends[node] = used
+        for run in range(run_offsets[0, node], run_offsets[1, node]):
             label = run_first[run]
             left = min(run_count[run], depth[node] - consumed)
             while left > 0:
                 segment, offset, taken = _descend(trie, segment, offset, label, left)
                 chain = trie.chain[segment] + offset - taken + 1
                 begin = consumed * trace_size
-                end = min(begin + taken * trace_size, tokens[node])
-                first_end = (begin // size + 1) * size
-                count = end // size - begin // size
-                if count > 0:
-                    key = (chain * trace_size + first_end - begin) // common - 1
-                    if key != expected:
+                end = min(begin + taken * trace_size, lengths[0, node])
+                block = begin // size
+                first_end = (block + 1) * size
+                count = end // size - block
+                key = (chain * trace_size + first_end - begin) // common - 1
+                while count > 0:
+                    # An answer has runs of its own, and its first block begins one.
+                    number = min(count, prompt_blocks - block) if block < prompt_blocks else count
+                    if key != expected or block == prompt_blocks:
                         used += 1
                     if keys.shape[0] > 0:
-                        if key != expected:
+                        if key != expected or block == prompt_blocks:
                             keys[used - 1].first = key
                             keys[used - 1].count = 0
-                            keys[used - 1].begin = begin // size
-                        keys[used - 1].count += count
-                    expected = key + count * stride
+                            keys[used - 1].begin = block
+                        keys[used - 1].count += number
+                    if block < prompt_blocks:
+                        prompt_ends[node] = used
+                    block += number
+                    count -= number
+                    key += number * stride
+                    expected = key
                 label += taken
                 left -= taken
                 consumed += taken

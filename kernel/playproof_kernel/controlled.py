@@ -17,7 +17,7 @@ import numpy.typing as npt
 from playproof_spec.certificate import ProvenGraph
 from playproof_spec.digest import graph_digest
 from playproof_spec.graph import Graph
-from playproof_spec.machines import PhaseState, RequestState
+from playproof_spec.machines import NodeState, PhaseState, RequestState
 from playproof_spec.units import ms_to_ns
 
 from playproof_kernel import loop, phases
@@ -40,9 +40,19 @@ from playproof_kernel.arrays import (
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.deployment import DeploymentSpec, LoadSpec
+from playproof_kernel.horizon import refuse_past_horizon
 from playproof_kernel.ledger import NEVER, Float64, Int64
 from playproof_kernel.passes import MAX_VARYING_PASSES
-from playproof_kernel.simulate import SLICE, ReplayFault, final_states, grown, host_use, new_sim, with_room
+from playproof_kernel.simulate import (
+    SLICE,
+    ReplayFault,
+    final_states,
+    grown,
+    host_use,
+    new_sim,
+    reuses_output,
+    with_room,
+)
 from playproof_kernel.snapshot import Cut, plan_snapshots
 
 # Entries of the logs beyond what one round of the loop may need.
@@ -95,8 +105,9 @@ class ControlledLedger:
     first_dispatch_ns : int
     outcomes : Int64, shape (request states,)
         Measured requests by their final `RequestState`.
-    completed_input, completed_output, first_reused, last_reused : int
-        Tokens of the completed requests: of prompts, generated, found in cache at the first and the last admission.
+    completed_input, completed_output, first_reused, most_reused : int
+        Tokens of the completed requests: of prompts, generated, found in cache at the first admission and at the one
+        that found most.
     first_success_ns, last_success_ns : int
         The earliest dispatch, and the latest end, of a completed request.
     ttft_ns, e2e_ns, ttst_ns, tpot_ns : Float64, shape (samples,)
@@ -134,7 +145,7 @@ class ControlledLedger:
     completed_input: int
     completed_output: int
     first_reused: int
-    last_reused: int
+    most_reused: int
     first_success_ns: int
     last_success_ns: int
     ttft_ns: Float64
@@ -184,12 +195,28 @@ def simulate_controlled(
     ------
     InvalidSnapshot
         When the trace contradicts itself at a cut.
+    UnfitLoad
+        When a time could lie past the end of the clock, or the run comes to it.
     ReplayFault
         When the run cannot go on; no input that was proven may bring that about.
     """
+    refuse_past_horizon(proven.graph, deployment, load)
     digest = graph_digest(proven.graph, shift_floors=False)
     sim, cuts = start_controlled(proven.graph, digest, deployment, load)
     drain = Drain(proven.graph, capture)
+    sim = _run(sim, drain, progress)
+    ledger = ledger_of_controlled(sim, digest, cuts, drain)
+    uncounted = drain.uncounted(sim)
+    if len(uncounted) == 0:
+        return ledger
+    # Gaps are counted as they happen, and which requests complete is known now: the same run again, without the others.
+    again, _ = start_controlled(proven.graph, digest, deployment, load, uncounted)
+    counted = ledger_of_controlled(_run(again, Drain(proven.graph, False), None), digest, cuts, drain)
+    return dataclasses.replace(ledger, gap_ns=counted.gap_ns, gap_count=counted.gap_count)
+
+
+def _run(sim: Sim, drain: Drain, progress: Callable[[int, int], None] | None) -> Sim:
+    """Run to the end, taking out what ends on the way; returns the arrays as they are then."""
     while True:
         stop = loop.run(sim, SLICE)
         drain.take(sim)
@@ -198,7 +225,7 @@ def simulate_controlled(
         if sim.run[0].no_identity:
             raise ReplayFault("the profile ran out of cache identities")
         if stop == loop.Stop.OVER:
-            return ledger_of_controlled(sim, digest, cuts, drain)
+            return sim
         if stop == loop.Stop.SEATS:
             sim = with_more_seats(sim)
         elif stop != loop.Stop.LOGS or _gaps_short(sim):
@@ -206,9 +233,12 @@ def simulate_controlled(
 
 
 def start_controlled(
-    graph: Graph, digest: str, deployment: DeploymentSpec, load: LoadSpec
+    graph: Graph, digest: str, deployment: DeploymentSpec, load: LoadSpec, uncounted: Int64 | None = None
 ) -> tuple[Sim, tuple[Cut, ...]]:
-    """Return the arrays of a controlled run of `graph`, whose digest is `digest`, that has begun, and its cuts."""
+    """Return the arrays of a controlled run of `graph`, whose digest is `digest`, that has begun, and its cuts.
+
+    The gaps between the tokens of the requests with the numbers `uncounted`, ascending, stay out of its log.
+    """
     if load.lanes is None or load.snapshot_seed is None:
         raise ValueError("a controlled run needs lanes and a snapshot seed")
     cuts = plan_snapshots(graph, digest, load.lanes, load.snapshot_seed)
@@ -220,8 +250,12 @@ def start_controlled(
         context=deployment.context_length,
         lanes=True,
         speedup=load.speedup,
+        answers=reuses_output(deployment),
     )
     sim = _new_controlled(graph, compiled, deployment, load, cuts)
+    if uncounted is not None:
+        sim = sim._replace(uncounted=uncounted)
+        sim.run[0].uncounted = 1
     if load.lanes * compiled.key_span > GENERATED:
         raise ReplayFault("the lanes' namespaces together need more block keys than there are")
     phases.start(sim, _kept(graph, cuts, load))
@@ -336,11 +370,8 @@ def with_more_seats(sim: Sim) -> Sim:
 
 
 def _by_play(graph: Graph, compiled: CompiledGraph) -> Int64:
-    """Return the nodes of each play, ascending."""
-    members = compiled.play_nodes.copy()
-    for begin, end in zip(compiled.play_begin[:-1], compiled.play_begin[1:], strict=True):
-        members[begin:end].sort()
-    return members
+    """Return the nodes of each play, in the order in which those go that are due at one instant."""
+    return compiled.play_nodes[np.lexsort((graph.tie_ranks[compiled.play_nodes], graph.node_play[compiled.play_nodes]))]
 
 
 def _positions(compiled: CompiledGraph, members: Int64) -> Int64:
@@ -413,7 +444,7 @@ def _gaps_short(sim: Sim) -> bool:
     workers, sequences = sim.running.shape
     return bool(
         2 * (sim.run[0].gaps + (MAX_VARYING_PASSES + sequences) * workers) > len(sim.gaps)
-        or sequences > len(sim.admissions)
+        or 2 * sequences > len(sim.admissions)
     )
 
 
@@ -431,13 +462,21 @@ class Drain:
         self.input_length = graph.input_length
         self.capture = capture
         self.outcomes: Int64 = np.zeros(len(RequestState), np.int64)
-        self.completed_input = self.completed_output = self.first_reused = self.last_reused = 0
+        self.completed_input = self.completed_output = self.first_reused = self.most_reused = 0
         self.first_success_ns = self.last_success_ns = NEVER
         self.samples: dict[str, list[Float64]] = {"ttft": [], "e2e": [], "ttst": [], "tpot": []}
         self.plays: list[Any] = []
         self.shifts: list[Any] = []
         self.requests: list[Any] = []
         self.admissions: list[Any] = []
+        self.unfinished: list[Int64] = []
+
+    def uncounted(self, sim: Sim) -> Int64:
+        """Return the numbers of the requests with gaps between tokens that did not complete, ascending."""
+        nodes = len(sim.node_state)
+        begun = np.isin(sim.node_state, (NodeState.DISPATCHED, NodeState.CANCELED, NodeState.FAILED))
+        left = sim.static.serial[:nodes][begun & (sim.live.generated[-nodes:] > 1)]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *self.unfinished, left]))
 
     def take(self, sim: Sim) -> None:
         """Empty the logs of `sim`."""
@@ -454,13 +493,14 @@ class Drain:
 
     def _reduce(self, results: Any) -> None:
         self.outcomes += np.bincount(results.state, minlength=len(self.outcomes))
+        self.unfinished.append(results.serial[(results.state != RequestState.FINISHED) & (results.generated > 1)])
         done = results[results.state == RequestState.FINISHED]
         if not len(done):
             return
         self.completed_input += int(self.input_length[done.source].sum())
         self.completed_output += int(done.generated.sum())
         self.first_reused += int(done.first_reused.sum())
-        self.last_reused += int(done.last_reused.sum())
+        self.most_reused += int(done.most_reused.sum())
         first = int(done.dispatched.min())
         self.first_success_ns = first if self.first_success_ns == NEVER else min(first, self.first_success_ns)
         self.last_success_ns = max(int(done.terminal.max()), self.last_success_ns)
@@ -520,7 +560,7 @@ def ledger_of_controlled(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Dr
         completed_input=drain.completed_input,
         completed_output=drain.completed_output,
         first_reused=drain.first_reused,
-        last_reused=drain.last_reused,
+        most_reused=drain.most_reused,
         first_success_ns=drain.first_success_ns,
         last_success_ns=drain.last_success_ns,
         ttft_ns=drain.sample("ttft"),

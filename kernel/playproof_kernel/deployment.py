@@ -13,6 +13,13 @@ class Backend(IntEnum):
     SGLANG = 1
 
 
+class Rules(IntEnum):
+    """Whose rules an SGLang worker follows where SGLang and the peer part; see `sglang_rules`."""
+
+    SGLANG = 0  # its own
+    AISIMULATE = 1  # the peer's
+
+
 class Role(IntEnum):
     """What a worker does of a request."""
 
@@ -93,6 +100,22 @@ class WorkerSpec:
         Scales how much of the running requests' remaining output SGLang keeps free when it admits.
     host : HostSpec | None
         Its host memory, or None. vLLM with prefix caching only.
+    ahead : bool
+        vLLM's asynchronous scheduling: a pass is scheduled while the one before it runs; see `ahead`. Neither with host
+        memory nor with speculation nor in prefill/decode.
+    reserve_full_prompt : bool
+        Whether vLLM admits a request only when all tokens that it knows have room, or as soon as those of its first
+        pass have.
+    watermark : float
+        Share of the pool that stays available when vLLM admits a request beside running ones; 0 to 1.
+    long_prefill_tokens : int
+        Most tokens that a vLLM pass computes of one request, unless there is no other; 0: no bound of its own.
+    reuse_output : bool
+        Whether blocks of generated tokens are found by a prompt that the trace makes of them; see `compiled`.
+    rules : Rules
+        Whose rules an SGLang worker follows.
+    ignore_eos : bool
+        Whether SGLang knows that requests generate all that they may, and keeps all of it free instead of a share.
     """
 
     blocks: int
@@ -106,6 +129,13 @@ class WorkerSpec:
     max_prefill_tokens: int = 16384
     schedule_conservativeness: float = 1.0
     host: HostSpec | None = None
+    ahead: bool = False
+    reserve_full_prompt: bool = True
+    watermark: float = 0.0
+    long_prefill_tokens: int = 0
+    reuse_output: bool = False
+    rules: Rules = Rules.SGLANG
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)

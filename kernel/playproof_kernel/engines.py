@@ -6,10 +6,10 @@ from typing import Any
 
 from playproof_spec.machines import RequestEvent
 
-from playproof_kernel import offload, passes, queues, router, sglang, tables, vllm
+from playproof_kernel import offload, passes, queues, router, sglang, sglang_pages, tables, vllm
 from playproof_kernel.arrays import NONE, READY, WAITING
 from playproof_kernel.deployment import Backend
-from playproof_kernel.jit import ONE, compiled, constant
+from playproof_kernel.jit import compiled, constant
 from playproof_kernel.transitions import REQUEST_TABLE, advance
 
 _SGLANG = constant(Backend.SGLANG)
@@ -73,7 +73,7 @@ def interrupt(sim: Any, worker: int) -> None:
     apply_passes(sim, worker, number)
     if passes.resume(sim, worker, number, end, following_duration) and not _is_sglang(sim):
         # What a pass computes shows at once in vLLM's pool; in SGLang's at its end.
-        vllm.grow(sim, worker, ONE)
+        vllm.go_on(sim, worker)
 
 
 @compiled
@@ -109,12 +109,19 @@ def let_go(sim: Any, worker: int, request: int) -> None:
     if sim.live[request].table_len == 0:
         return
     if _is_sglang(sim):
-        sglang.let_go(sim, worker, request)
+        sglang_pages.let_go(sim, worker, request)
         return
     if offload.is_used(sim, worker):
         offload.drop_load(sim, worker, request)
         sim.tickets[request].restored = NONE
     tables.release_all(sim, worker, request)
+
+
+@compiled
+def forget(sim: Any, worker: int, request: int) -> None:
+    """Let nothing that `worker` is about to do be for `request` any more."""
+    if not _is_sglang(sim):
+        vllm.forget(sim, worker, request)
 
 
 @compiled

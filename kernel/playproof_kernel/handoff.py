@@ -53,6 +53,7 @@ _SOURCE, _DESTINATION = constant(Hold.SOURCE), constant(Hold.DESTINATION)
 _SGLANG = constant(Backend.SGLANG)
 
 _PLACE, _CANCEL = constant(RequestEvent.PLACE), constant(RequestEvent.CANCEL)
+_REJECT = constant(RequestEvent.REJECT)
 _RUNNING, _FINISHED = constant(RequestState.RUNNING), constant(RequestState.FINISHED)
 _WAITING, _PREEMPTED = constant(RequestState.WAITING), constant(RequestState.PREEMPTED)
 _LOADING = constant(RequestState.LOADING)
@@ -151,13 +152,25 @@ def place(sim: Any, request: int) -> int:
 
 @compiled
 def begin(sim: Any, node: int) -> None:
-    """Take in a node that the driver dispatched."""
-    if not is_split(sim):
+    """Take in a node that the driver dispatched; a prompt at or over the context limit gets no further than here."""
+    if sim.static[node].input >= sim.config[0].context:
+        _refuse(sim, node)
+    elif not is_split(sim):
         engines.enqueue(sim, place(sim, node), node)
     elif sim.config[0].backend == _SGLANG:
         _queue(sim, node + nodes_of(sim), _RESERVE)
     else:
         _queue(sim, node, _SUBMIT)
+
+
+@compiled
+def _refuse(sim: Any, node: int) -> None:
+    """Refuse a request as the front end of a server does, before any worker hears of it."""
+    advance(REQUEST_TABLE, sim.request_state, node, _REJECT)
+    sim.live[requests.served(sim, node)].terminal = sim.run[0].now
+    if is_split(sim):
+        advance_handoff(sim, node, _EVENT_FAIL)
+    requests.tell(sim, node)
 
 
 @compiled
@@ -378,6 +391,7 @@ def _clean(sim: Any, request: int) -> None:
         return
     record = sim.workers[worker]
     router.leave(sim, worker, request)
+    engines.forget(sim, worker, request)
     if ticket.hold == _PENDING:
         queues.remove(sim.queues[worker, PENDING], sim.live, request)
     elif ticket.hold != _HOLDS_NOTHING:

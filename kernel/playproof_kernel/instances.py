@@ -47,6 +47,19 @@ _SGLANG = constant(Backend.SGLANG)
 
 
 @compiled
+def _is_uncounted(sim: Any, serial: int) -> bool:
+    """Whether the gaps between the tokens of request number `serial` stay out of the log."""
+    low, high = 0, sim.uncounted.shape[0]
+    while low < high:
+        middle = (low + high) // 2
+        if sim.uncounted[middle] < serial:
+            low = middle + 1
+        else:
+            high = middle
+    return bool(low < sim.uncounted.shape[0] and sim.uncounted[low] == serial)
+
+
+@compiled
 def _clear_row(sim: Any, row: int, source: int, serial: int, space: int) -> None:
     """Make an engine request of `row` that has not begun, with what is fixed of that of row `source`."""
     offload.forget(sim, row)
@@ -54,6 +67,7 @@ def _clear_row(sim: Any, row: int, source: int, serial: int, space: int) -> None
     static, live, ticket = sim.static[row], sim.live[row], sim.tickets[row]
     static.serial = serial
     static.space = space
+    static.uncounted = _is_uncounted(sim, serial)
     renew(REQUEST_TABLE, sim.request_state, row)
     live.ready = 0
     live.dispatched = NONE
@@ -73,6 +87,7 @@ def _clear_row(sim: Any, row: int, source: int, serial: int, space: int) -> None
     live.pending = static.in_degree
     live.next = NONE
     live.admissions = 0
+    live.owed = 0
     ticket.action = 0
     ticket.next = NONE
     ticket.hold = 0
@@ -81,7 +96,7 @@ def _clear_row(sim: Any, row: int, source: int, serial: int, space: int) -> None
     ticket.canceled = 0
     ticket.holder = NONE
     ticket.first_reused = NONE
-    ticket.last_reused = NONE
+    ticket.most_reused = NONE
     ticket.overlap = NONE
     ticket.is_assigned = 0
     ticket.missing = 0
@@ -89,6 +104,7 @@ def _clear_row(sim: Any, row: int, source: int, serial: int, space: int) -> None
     ticket.cursor = 0
     ticket.store = NONE
     ticket.load = NONE
+    ticket.fenced = 0
     ticket.restored = NONE
     ticket.asleep = NONE
 
@@ -181,6 +197,7 @@ def take_seat(sim: Any, lane: int) -> int:
     play.in_flight = 0
     play.completed = 0
     play.failed_node = NONE
+    play.failed_at = NONE
     play.failed_outcome = NONE
     play.source = source
     play.instance = run.instances
@@ -309,7 +326,7 @@ def note_result(sim: Any, node: int) -> None:
     result.generated = other.generated
     result.admissions = live.admissions
     result.first_reused = ticket.first_reused
-    result.last_reused = ticket.last_reused
+    result.most_reused = ticket.most_reused
     result.overlap = ticket.overlap
     result.decode_overlap = NONE
     result.decode_worker = NONE
@@ -321,6 +338,7 @@ def note_result(sim: Any, node: int) -> None:
     if sim.config.shape[0] > 1:
         handoff = sim.handoffs[node]
         result.admissions += other.admissions
+        result.most_reused = max(result.most_reused, sim.tickets[requests.served(sim, node)].most_reused)
         result.decode_overlap = sim.tickets[requests.served(sim, node)].overlap
         result.decode_worker = NONE if other.worker == NONE else other.worker - sim.config[1].first_worker
         result.held = handoff.held
@@ -347,6 +365,7 @@ def note_end(sim: Any, seat: int) -> None:
     ended.last_terminal = play.last_terminal
     ended.settled = play.settled
     ended.failed_source = NONE if play.failed_node == NONE else sim.static[play.failed_node].source
+    ended.failed_at = play.failed_at
     ended.failed_outcome = play.failed_outcome
     ended.expired = play.expired
     ended.skipped = 0
@@ -375,6 +394,6 @@ def note_admissions(sim: Any) -> None:
         ticket = sim.tickets[admission.request]
         if ticket.first_reused == NONE:
             ticket.first_reused = admission.reused
-        ticket.last_reused = admission.reused
+        ticket.most_reused = max(ticket.most_reused, admission.reused)
         admission.request = sim.static[admission.request].serial
         run.noted += 1

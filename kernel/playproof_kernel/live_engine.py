@@ -225,6 +225,7 @@ class LiveEngine:
         blocks = -(-(static.input + static.limit) // self._block_size)
         static.table_size = min(blocks, int(self._sim.config[0].blocks))
         static.key_begin, static.key_end = begin, begin + len(runs)
+        static.answer_end, static.keyed = static.key_end, static.input // self._block_size
         live.arrive(self._sim, slot, self._serial)
         # Numbers come round after 2^31 requests: the caches have long forgotten the output of the first.
         self._serial = (self._serial + 1) % SERIALS_BELOW

@@ -170,7 +170,8 @@ def _room(sim: Any, worker: int) -> int:
     """Check that the logs, the arena and the trees can take one more pass of `worker`."""
     run = sim.run[0]
     sequences = sim.running.shape[1]
-    if run.admissions + sequences > sim.admissions.shape[0]:
+    # A pass may be scheduled together with the one behind it.
+    if run.admissions + 2 * sequences > sim.admissions.shape[0]:
         return _LOGS
     if 2 * (run.gaps + (passes.MAX_VARYING_PASSES + sequences) * sim.workers.shape[0]) > sim.gaps.shape[0]:
         return _LOGS
@@ -194,6 +195,8 @@ def _room_of_controls(sim: Any) -> int:
 @compiled
 def _queued(sim: Any, worker: int) -> bool:
     if sim.hosts.shape[0] > 0 and offload.some_awake(sim, worker):
+        return True
+    if sim.workers[worker].prepared != 0:
         return True
     return bool(sim.queues[worker, WAITING].head != NONE or sim.queues[worker, READY].head != NONE)
 

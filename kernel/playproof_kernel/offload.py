@@ -283,12 +283,31 @@ def _unpin_all(sim: Any, row: int) -> None:
 def at_pass_end(sim: Any, worker: int, now: int) -> None:
     """Hear of copies that ended during the pass, and submit the stores that it prepared."""
     end_copies(sim, worker, now)
+    _store_behind_fence(sim, worker)
     prepared = sim.queues[worker, PREPARED]
     if prepared.head == NONE:
         return
     while prepared.head != NONE:
         _submit(sim, queues.take(prepared, sim.copyings), D2H, now)
     end_copies(sim, worker, now)
+
+
+@compiled
+def _store_behind_fence(sim: Any, worker: int) -> None:
+    """At a pass's end, prepare stores of what requests that end computed behind its fence: no later pass will do that.
+
+    What the fence waited for has ended by now.
+    """
+    if sim.hosts[worker].retrying == 0:
+        return
+    for i in range(sim.workers[worker].running):
+        request = int(sim.running[worker, i])
+        static, live, ticket = sim.static[request], sim.live[request], sim.tickets[request]
+        if ticket.fenced == 0:
+            continue
+        ticket.fenced = 0
+        if ticket.canceled == 0 and live.computed == known(sim, request) and live.generated + 1 >= static.limit:
+            _prepare_store(sim, worker, request, int(static.input // config_of(sim, worker).block_size))
 
 
 # Stores ------------------------------------------------------------------------------------------------------------
@@ -326,6 +345,7 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
     if is_read:
         # A block written in this pass, behind the fence, is copied another time.
         record.retrying = 1
+        ticket.fenced = 1
         return
     short = missing - (pool.record[0].capacity - pool.record[0].used)
     if short > pool.record[0].older - kept:

@@ -149,14 +149,33 @@ def record_gap(sim: Any, value: int, count: int) -> None:
 
 
 @compiled
+def _is_counted(sim: Any, request: int) -> bool:
+    """Whether the gaps between the tokens of `request` go to the log: it completes (see `simulate`)."""
+    return bool(sim.run[0].uncounted == 0 or sim.static[request].uncounted == 0)
+
+
+@compiled
+def _counted(sim: Any, worker: int) -> int:
+    """Return for how many running requests gaps go to the log."""
+    number = int(sim.workers[worker].running)
+    if sim.run[0].uncounted != 0:
+        for i in range(sim.workers[worker].running):
+            number -= sim.static[sim.running[worker, i]].uncounted
+    return number
+
+
+@compiled
 def record_gaps_between(sim: Any, worker: int, number: int) -> None:
     """Count the gaps between the `number` passes of the current step, for every running request."""
     record = sim.workers[worker]
+    counted = _counted(sim, worker)
+    if counted == 0:
+        return
     if config_of(sim, worker).timing == _FIXED:
-        record_gap(sim, record.first_duration, (number - 1) * record.running)
+        record_gap(sim, record.first_duration, (number - 1) * counted)
     else:
         for i in range(2, number + 1):
-            record_gap(sim, duration_of(sim, worker, i), record.running)
+            record_gap(sim, duration_of(sim, worker, i), counted)
 
 
 @compiled
@@ -167,7 +186,7 @@ def give_tokens(sim: Any, worker: int, request: int, number: int, last: int) -> 
     first = record.pass_start + record.first_duration
     if live.generated == 0:
         live.first_token = first
-    else:
+    elif _is_counted(sim, request):
         record_gap(sim, first - live.last_token, ONE)
     if live.generated == 1:
         live.second_token = first
@@ -187,6 +206,7 @@ def give_burst(sim: Any, worker: int, request: int, number: int, end: int) -> No
     if number > 1:
         if live.generated == 1:
             live.second_token = end
-        record_gap(sim, ZERO, number - 1)
+        if _is_counted(sim, request):
+            record_gap(sim, ZERO, number - 1)
         live.generated += number - 1
         sim.workers[worker].decode_tokens += number - 1

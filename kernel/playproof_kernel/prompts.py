@@ -9,8 +9,8 @@ from playproof_kernel.jit import compiled
 
 @compiled
 def key_at(keys: Any, static: Any, space: int, stride: int, block: int) -> int:
-    """Return the key of a full block of the prompt that `static` describes, in the namespace `space`."""
-    low, high = static.key_begin, static.key_end
+    """Return the key of a full block of what `static` describes, which has one, in the namespace `space`."""
+    low, high = static.key_begin, static.answer_end
     while high - low > 1:
         middle = (low + high) // 2
         if keys[middle].begin <= block:

@@ -83,3 +83,13 @@ def move_all(source: Any, target: Any, links: Any) -> None:
     target.tail = source.tail
     source.head = NONE
     source.tail = NONE
+
+
+@compiled
+def length(queue: Any, links: Any) -> int:
+    """Return how many members there are."""
+    number, at = 0, int(queue.head)
+    while at != NONE:
+        number += 1
+        at = int(links[at].next)
+    return number

@@ -14,7 +14,7 @@ from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, Re
 from playproof_kernel import queues, router
 from playproof_kernel.arrays import NONE, OUTCOMES, PENDING
 from playproof_kernel.deployment import Role
-from playproof_kernel.jit import compiled, constant
+from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
 
 
@@ -111,6 +111,8 @@ def remove_running(sim: Any, worker: int, request: int) -> None:
             kept += 1
         elif i < stalled:
             record.stalled -= 1
+    if kept < record.running:
+        record.full = 0
     record.running = kept
 
 
@@ -192,9 +194,15 @@ def note_outcome(sim: Any, worker: int, request: int, event: int) -> None:
 @compiled
 def tell_outcomes(sim: Any, worker: int, end: int) -> None:
     """Put what was rejected or failed in a pass that ended at `end` on the feedback list."""
-    outcomes = sim.queues[worker, OUTCOMES]
-    while outcomes.head != NONE:
-        request = queues.take(outcomes, sim.live)
+    while sim.queues[worker, OUTCOMES].head != NONE:
+        tell_first_outcomes(sim, worker, end, ONE)
+
+
+@compiled
+def tell_first_outcomes(sim: Any, worker: int, end: int, number: int) -> None:
+    """Put the first `number` of what has been rejected or failed on the feedback list."""
+    for _ in range(number):
+        request = queues.take(sim.queues[worker, OUTCOMES], sim.live)
         router.leave(sim, worker, request)
         if sim.tickets[request].canceled == 0:
             sim.live[request].terminal = end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from playproof_spec.certificate import ProvenGraph
 from playproof_spec.machines import HostBlockState, NodeState, RequestState
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import driver, loop, radix, sglang
+from playproof_kernel import driver, loop, radix, sglang_rules
 from playproof_kernel.arrays import (
     ADMISSION,
     BRANCH,
@@ -56,6 +57,7 @@ from playproof_kernel.deployment import (
     SpeculationSpec,
     WorkerSpec,
 )
+from playproof_kernel.horizon import passed_horizon, refuse_past_horizon
 from playproof_kernel.host import ORDER_PER_BLOCK
 from playproof_kernel.ledger import HOST_USE, Ledger
 from playproof_kernel.pages import PAGE
@@ -69,7 +71,7 @@ MAX_SPARE_NUMBERS = 1 << 22
 
 
 class ReplayFault(Exception):
-    """The replay broke a rule of its own (a stall, or a clock past its horizon). The message names it."""
+    """The replay broke a rule of its own, such as a stall. The message names it."""
 
 
 def simulate(
@@ -93,12 +95,15 @@ def simulate(
     ------
     ReplayFault
         When the run cannot go on; no input that was proven may bring that about.
+    UnfitLoad
+        When a time could lie past the end of the clock, or the run comes to it.
     ValueError
         When the load has a snapshot, warmup or profile.
     """
     load = load or LoadSpec()
     if load.snapshot_seed is not None or load.warmup or load.profile is not None:
         raise ValueError("run controls are simulated by simulate_controlled")
+    refuse_past_horizon(proven.graph, deployment, load)
     worker = deployment.worker
     graph = compile_graph(
         proven.graph,
@@ -108,12 +113,29 @@ def simulate(
         lanes=load.lanes is not None,
         speedup=load.speedup,
         play_scope=load.play_scope,
+        answers=reuses_output(deployment),
     )
     if load.play_scope and len(graph.play_begin) * graph.key_span > GENERATED:
         raise ReplayFault("the plays' namespaces together need more block keys than there are")
     sim = new_sim(graph, deployment, load)
     driver.start(sim)
-    return finish(sim, progress)
+    ledger = finish(sim, progress)
+    unfinished = (ledger.node_state != NodeState.COMPLETED) & (ledger.output_length > 1)
+    if not unfinished.any():
+        return ledger
+    # Gaps are counted as they happen, and which requests complete is known now: the same run again, without the others.
+    again = new_sim(graph, deployment, load)
+    again.static.uncounted = np.resize(unfinished, len(again.static))
+    again.run[0].uncounted = 1
+    driver.start(again)
+    counted = finish(again)
+    return replace(ledger, gap_ns=counted.gap_ns, gap_count=counted.gap_count)
+
+
+def reuses_output(deployment: DeploymentSpec) -> bool:
+    """Whether any worker finds generated tokens in its cache."""
+    decode = deployment.decode
+    return deployment.worker.reuse_output or (decode is not None and decode.worker.reuse_output)
 
 
 def finish(sim: Sim, progress: Callable[[int, int], None] | None = None) -> Ledger:
@@ -168,7 +190,7 @@ def with_room(sim: Sim, stop: int) -> Sim:
     if stop == loop.Stop.STALL:
         raise ReplayFault(f"no event is due but {len(sim.node_state) - int(sim.run[0].finished)} requests remain")
     if stop == loop.Stop.HORIZON:
-        raise ReplayFault("the simulated clock ran past its horizon of 2^62 ns")
+        raise passed_horizon()
     return sim
 
 
@@ -208,6 +230,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         lane_state=np.zeros(max(lanes, 1), np.int8),
         workers=_new_workers(config),
         running=np.zeros((workers, sequences), np.int64),
+        receivers=np.zeros((workers, 2, sequences if config[0].ahead else 0), np.int64),
         queues=_new_queues((workers, QUEUES)),
         actions=_new_queues(workers + 1),
         copies=records((workers, numbers), COPY),
@@ -237,6 +260,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         phase_state=np.zeros(1, np.int8),
         lanes=records(0, LANE),
         prep=records(0, PREP),
+        uncounted=np.zeros(0, np.int64),
         results=records(0, RESULT),
         ended=records(0, ENDED),
         shifts=records(0, SHIFT),
@@ -251,6 +275,8 @@ def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: i
         prefill = deployment.worker
         if (prefill.backend, prefill.block_size) != (decode.worker.backend, decode.worker.block_size):
             raise ValueError("the roles of a deployment have one backend and one block size")
+        if prefill.rules != decode.worker.rules:
+            raise ValueError("the roles of a deployment follow one set of rules")
         _fill_role(config[1:2], decode.worker, decode.workers, nodes)
         config.role = (Role.PREFILL, Role.DECODE)
         config[1].first_worker = deployment.workers
@@ -273,6 +299,12 @@ def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: i
             raise ValueError("host memory belongs to vLLM with prefix caching")
         if role.host != 0 and deployment.speculation is not None:
             raise ValueError("host memory and speculation exclude one another")
+        if role.host != 0 and role.plain == 0:
+            raise ValueError("host memory has rules of admission of its own")
+        if role.ahead != 0 and (role.host != 0 or deployment.speculation is not None or decode is not None):
+            raise ValueError("asynchronous scheduling excludes host memory, speculation and prefill/decode")
+        if role.ahead != 0 and role.backend != Backend.VLLM:
+            raise ValueError("asynchronous scheduling belongs to vLLM")
     return config
 
 
@@ -281,6 +313,7 @@ def _fill_speculation(config: Any, spec: SpeculationSpec) -> None:
         raise ValueError(f"between 1 and {MAX_DRAFTS} tokens can be drafted")
     config.drafts = np.where(config.role == Role.PREFILL, 0, spec.drafts)
     config.speculative = 1
+    config.plain = 0
     config.seed_low = spec.seed & 0xFFFFFFFF
     config.seed_high = spec.seed >> 32
     rates = spec.rates[: spec.drafts]
@@ -295,12 +328,18 @@ def _fill_role(config: Any, spec: WorkerSpec, workers: int, nodes: int) -> None:
     config.max_batched_tokens = spec.max_batched_tokens
     # More seats than requests would only cost memory.
     config.max_sequences = min(spec.max_sequences, nodes)
+    config.ahead = spec.ahead
+    config.reserve = spec.reserve_full_prompt
+    # As vLLM reckons it: it keeps one block of its own, and counts it.
+    config.watermark = int(spec.watermark * (spec.blocks + 1))
+    config.long_prefill = spec.long_prefill_tokens or spec.max_batched_tokens
+    config.plain = spec.reserve_full_prompt and int(spec.watermark * (spec.blocks + 1)) == 0
     config.chunked_prefill_size = spec.chunked_prefill_size
     config.max_prefill_tokens = spec.max_prefill_tokens
-    config.ratio_start = sglang.RATIO_START * spec.schedule_conservativeness
-    config.ratio_least = config.ratio_start * sglang.RATIO_LEAST_SHARE
-    config.ratio_step = (config.ratio_start - config.ratio_least) / sglang.RATIO_STEPS
+    sglang_rules.fill(config, spec.rules, spec.schedule_conservativeness)
+    config.ignore_eos = spec.ignore_eos
     config.caching = spec.prefix_caching
+    config.reuse_output = spec.reuse_output
     config.timing = spec.timing.kind
     config.prefill_ns = spec.timing.prefill_ns
     config.decode_ns = spec.timing.decode_ns
@@ -311,15 +350,24 @@ def _new_static(graph: CompiledGraph, config: Any) -> Any:
     """Return what is fixed of each engine request: a node's, or a prefill row and a decode row for each node."""
     static = graph.static
     if len(config) == 1:
+        _forget_answers(static, config[0])
         return static
     both = np.concatenate([static, static]).view(type(static))
     prefill, decode = both[: len(static)], both[len(static) :]
     # A prefill worker computes the prompt and one token that nobody sees, if any token is wanted.
     prefill.limit = np.minimum(prefill.limit, 1)
     for rows, role in ((prefill, config[0]), (decode, config[1])):
+        _forget_answers(rows, role)
         tokens = rows.input + rows.limit
         rows.table_size = np.minimum((tokens + role.block_size - 1) // role.block_size, role.blocks)
     return both
+
+
+def _forget_answers(rows: Any, role: Any) -> None:
+    """Leave no key to what is generated on the workers of `role`, unless it may be found there."""
+    if role.reuse_output == 0:
+        rows.answer_end = rows.key_end
+        rows.keyed = rows.input // role.block_size
 
 
 def _new_queues(shape: int | tuple[int, ...]) -> Any:
@@ -423,7 +471,8 @@ def _new_live(nodes: int) -> Any:
 
 def _new_plays(graph: CompiledGraph) -> Any:
     plays = records(len(graph.play_begin) - 1, PLAY)
-    for name in ("start", "first_dispatch", "last_terminal", "settled", "lane", "failed_node", "failed_outcome"):
+    unset = ("start", "first_dispatch", "last_terminal", "settled", "lane")
+    for name in (*unset, "failed_node", "failed_at", "failed_outcome"):
         plays[name] = NONE
     plays.node_begin = graph.play_begin[:-1]
     plays.node_end = graph.play_begin[1:]
@@ -438,10 +487,12 @@ def _new_workers(config: Any) -> Any:
         "asked",
         "spare_page",
         "tree_spare",
+        "cut",
     ):
         table[name] = NONE
     table.role = np.repeat(np.arange(len(config)), config.workers)
     table.free = config.blocks[table.role]
+    table.most = config.max_batched_tokens[table.role]
     table.ratio = config.ratio_start[table.role]
     table.tree_used = 1  # the root
     table.tree_live = 1
@@ -512,7 +563,7 @@ def _with_larger_trees(sim: Sim) -> Sim:
 def _leave_unfinished(sim: Sim) -> None:
     """Take what the passes in progress began out of the workers' counters: a pass counts when it has ended."""
     busy = sim.workers.pass_end != NONE
-    sim.workers.passes[busy] -= 1
+    sim.workers.passes[busy] -= 1 + sim.workers.prepared[busy]
     sim.workers.prefill_tokens[busy] = sim.workers.prefill_before[busy]
 
 
@@ -570,15 +621,16 @@ def ledger_of(sim: Sim) -> Ledger:
         preemptions=workers.preemptions.copy(),
         evictions=workers.evictions.copy(),
         hosts=host_use(sim),
-        end_ns=_end_ns(sim, served),
+        end_ns=_end_ns(sim),
     )
 
 
-def _end_ns(sim: Sim, served: Any) -> int:
-    """Return when the run ended: with its last request, or where it was stopped."""
+def _end_ns(sim: Sim) -> int:
+    """Return when the run ended: with its last event, or where it was stopped."""
     if int(sim.run[0].finished) < len(sim.node_state):
         return int(sim.config[0].end)
-    return max(int(served.terminal.max()), 0)
+    # Copies to host memory may go on behind the last request.
+    return max(int(sim.run[0].now), 0)
 
 
 def _moving_since(sim: Sim) -> npt.NDArray[np.int64]:

@@ -136,7 +136,7 @@ def _span(graph: Graph, play: int) -> tuple[float, float]:
 
 
 def _cut(graph: Graph, lane: int, ordinal: int, play: int, time_ms: float, findings: Findings) -> Cut:
-    nodes = sorted(graph.plays[play].nodes.tolist())
+    nodes = sorted(graph.plays[play].nodes.tolist(), key=graph.tie_ranks.__getitem__)
     historical = {node: float(graph.not_before_ms[node]) < time_ms for node in nodes}
     remaining = []
     for node in nodes:

@@ -131,10 +131,16 @@ def extend(sim: Any, worker: int, request: int, tokens: int) -> None:
 @compiled
 def cache_full_blocks(sim: Any, worker: int, request: int) -> None:
     """Cache every block of `request` that its computed tokens have filled since the last call."""
+    cache_up_to(sim, worker, request, int(sim.live[request].computed))
+
+
+@compiled
+def cache_up_to(sim: Any, worker: int, request: int, tokens: int) -> None:
+    """Cache every block that the first `tokens` tokens of `request` fill and that is not cached yet."""
     config = config_of(sim, worker)
     if config.caching == 0:
         return
-    full = sim.live[request].computed // config.block_size
+    full = tokens // config.block_size
     if sim.live[request].filled < full:
         _cache(sim, worker, request, full, blocks.FILL)
 
@@ -152,9 +158,9 @@ def _cache(sim: Any, worker: int, request: int, full: int, event: int) -> None:
     live = sim.live[request]
     static = sim.static[request]
     pool = blocks.pool_of(sim, worker)
-    # Walk the runs of prompt keys to the first block not cached yet, then one key a block.
+    # Walk the runs of keys to the first block not cached yet, then one key a block.
     number = 0
-    for run in range(static.key_begin, static.key_end):
+    for run in range(static.key_begin, static.answer_end):
         keys = sim.keys[run]
         block = max(number, live.filled)
         upto = min(number + keys.count, full)
@@ -234,7 +240,7 @@ def _prefix(sim: Any, worker: int, request: int, most: int, taken: int) -> int:
     config = config_of(sim, worker)
     static = sim.static[request]
     hits, number = 0, 0
-    for run in range(static.key_begin, static.key_end):
+    for run in range(static.key_begin, static.answer_end):
         keys = sim.keys[run]
         wanted = min(keys.count, most - number)
         first = static.space + keys.first

@@ -27,17 +27,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_spec.machines import RequestEvent
+from playproof_spec.machines import RequestEvent, RequestState
 from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel import blocks, offload, passes, queues, requests, router, speculation, tables
-from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, WAITING
+from playproof_kernel.arrays import ASIDE, NONE, OUTCOMES, PENDING, WAITING
 from playproof_kernel.deployment import Role, TimingKind
-from playproof_kernel.jit import ZERO, compiled, constant
+from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.transitions import REQUEST_TABLE, advance
 
 _ENQUEUE, _REJECT, _FAIL = constant(RequestEvent.ENQUEUE), constant(RequestEvent.REJECT), constant(RequestEvent.FAIL)
+_RUNNING = constant(RequestState.RUNNING)
 _FIXED = constant(TimingKind.FIXED)
 _PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
 
@@ -81,7 +82,26 @@ def _compute(sim: Any, worker: int, request: int, tokens: int, part: Any) -> Non
         part[2] += before
         record.prefill_tokens += tokens
         live.prompt_pass = record.passes
-    tables.cache_full_blocks(sim, worker, request)
+    # A token that a pass still owes is not there to be found.
+    tables.cache_up_to(sim, worker, request, min(int(live.computed), known(sim, request)))
+
+
+@compiled
+def _bound_requests(sim: Any, worker: int) -> None:
+    """Find out how many tokens the pass to be scheduled computes of one request at most.
+
+    The bound of long prefills holds where there is another request that it could keep waiting.
+    """
+    config, record = config_of(sim, worker), sim.workers[worker]
+    record.most = config.long_prefill
+    present = int(record.running)
+    for number in (WAITING, ASIDE):
+        request = int(sim.queues[worker, number].head)
+        while request != NONE and present <= 1:
+            present += 1
+            request = int(sim.live[request].next)
+    if present <= 1:
+        record.most = config.max_batched_tokens
 
 
 @compiled
@@ -107,9 +127,9 @@ def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[in
         live = sim.live[request]
         if config.drafts > 0:
             drafts = speculation.drafted(sim, worker, request)
-            live.granted = min(1 + drafts, budget)
+            live.granted = min(1 + drafts, record.most, budget)
         # Drafts take of the budget, but no blocks yet.
-        want = min(known(sim, request) - live.computed, budget)
+        want = min(known(sim, request) - live.computed, record.most, budget)
         needed = (live.computed + want + config.block_size - 1) // config.block_size
         if needed > config.blocks:
             # Even the whole pool would not do: retrying for ever would stall the worker.
@@ -125,7 +145,7 @@ def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[in
                 break
         if fits:
             _compute(sim, worker, request, want, part)
-            budget -= min(want + drafts, budget)
+            budget -= min(want + drafts, record.most, budget)
             i += 1
     return budget, i, preempted
 
@@ -194,9 +214,29 @@ def _admit_head(sim: Any, worker: int, request: int, tokens: int, hits: int, bud
     live.computed = hits * config_of(sim, worker).block_size
     _seat(sim, worker, request)
     requests.admit(sim, worker, request, live.computed)
-    want = min(tokens - live.computed, budget)
+    want = min(tokens - live.computed, sim.workers[worker].most, budget)
     _compute(sim, worker, request, want, part)
     return int(want)
+
+
+@compiled
+def _blocks_to_admit(sim: Any, worker: int, room: int, hits: int, budget: int) -> int:
+    """Return how many blocks there must be for a request to be admitted, the `hits` found in cache among them.
+
+    They hold the `room` tokens that it knows, or what its first pass leaves it with.
+    """
+    config = config_of(sim, worker)
+    size = config.block_size
+    if config.reserve == 0:
+        computed = hits * size
+        room = min(room, computed + min(room - computed, sim.workers[worker].most, budget))
+    return int((room + size - 1) // size)
+
+
+@compiled
+def _kept_free(sim: Any, worker: int) -> int:
+    """Return the blocks that admission leaves available: a watermark, unless nothing runs."""
+    return int(config_of(sim, worker).watermark) if sim.workers[worker].running > 0 else 0
 
 
 @compiled
@@ -229,7 +269,7 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
             continue
         if budget <= 0:
             return
-        if config.speculative == 0 and (tokens + size - 1) // size <= blocks.available(sim, worker):
+        if config.plain != 0 and (tokens + size - 1) // size <= blocks.available(sim, worker):
             # It fits, whatever it finds.
             hits = tables.take_prefix(sim, worker, request, _most_reusable(sim, worker, request, tokens))
             budget -= _admit_head(sim, worker, request, tokens, hits, budget, part)
@@ -239,7 +279,8 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
         if config.speculative != 0 and record.running == 0 and static.limit > 0 and _takes_no_time(config):
             # Where others hold blocks it would be pushed out again at this instant, without room for its next token.
             room = min(tokens + 1, config.blocks * size)
-        if not tables.fits(sim, worker, (room + size - 1) // size, hits, ZERO):
+        total = _blocks_to_admit(sim, worker, int(room), hits, budget)
+        if not tables.fits(sim, worker, total, hits, _kept_free(sim, worker)):
             # When nothing runs, what the head waits for is held by materialized requests behind it.
             request = _first_materialized(sim, worker) if record.running == 0 else NONE
             if request == NONE:
@@ -314,7 +355,7 @@ def _admit_beside_host(sim: Any, worker: int, budget: int, part: Any) -> None:
         _seat(sim, worker, request)
         requests.admit(sim, worker, request, live.computed)
         sim.admissions[sim.run[0].admissions - 1].host = from_host
-        want = min(tokens - live.computed, budget)
+        want = min(tokens - live.computed, record.most, budget)
         _compute(sim, worker, request, want, part)
         budget -= want
 
@@ -383,9 +424,13 @@ def start_pass(sim: Any, worker: int) -> bool:
     Writes the worker's record, its pool, its queues and the requests that it touches.
     """
     config = config_of(sim, worker)
+    if config.ahead != 0:
+        return _start_ahead(sim, worker)
     run = sim.run[0]
     record = sim.workers[worker]
     record.passes += 1
+    if config.long_prefill < config.max_batched_tokens:
+        _bound_requests(sim, worker)
     evidence = run.admissions + record.preemptions
     part = sim.part[worker]
     part[:] = 0
@@ -403,9 +448,10 @@ def start_pass(sim: Any, worker: int) -> bool:
         preempted = True
     decoding, known_tokens = _decode_part(sim, worker)
     no_outcome = sim.queues[worker, OUTCOMES].head == NONE
-    if record.running == 0 and no_outcome and not preempted:
-        record.passes -= 1
-        return False
+    if record.running == 0 and not preempted:
+        record.passes -= 1  # of which nobody computes anything
+        if no_outcome:
+            return False
     duration = passes.cost(sim, worker, part, decoding, known_tokens)
     if with_host:
         offload.prepare_stores(sim, worker, record.running if whole else scheduled)
@@ -482,7 +528,7 @@ def _reserve_tokens(sim: Any, worker: int) -> bool:
         _preempt_last(sim, worker)
     if wanted > record.free:
         router.note_taking(sim, worker, wanted)
-        blocks.evict(blocks.pool_of(sim, worker), wanted - record.free)
+        blocks.evict(blocks.pool_of(sim, worker), wanted)
     return preempted
 
 
@@ -523,7 +569,8 @@ def _plan_macro(sim: Any, worker: int) -> None:
     for i in range(1, record.running):
         request = sim.running[worker, i]
         number = min(number, sim.static[request].limit - sim.live[request].generated)
-    number = min(number, HORIZON_NS // record.first_duration)
+    # The pass that is prepared goes on as well, with all of them.
+    number = min(number - config.ahead, HORIZON_NS // record.first_duration)
     if config.timing != _FIXED:
         number = min(number, passes.MAX_VARYING_PASSES)
     if number <= 1:
@@ -545,12 +592,31 @@ def _plan_macro(sim: Any, worker: int) -> None:
 @compiled
 def grow(sim: Any, worker: int, number: int) -> None:
     """Compute `number` more tokens of every running request."""
+    # The last of them is owed by the pass before, where one is scheduled ahead.
+    owed = int(config_of(sim, worker).ahead)
     for i in range(sim.workers[worker].running):
         request = sim.running[worker, i]
         live = sim.live[request]
         live.computed += number
         tables.extend(sim, worker, request, live.computed)
-        tables.cache_full_blocks(sim, worker, request)
+        tables.cache_up_to(sim, worker, request, int(live.computed - owed))
+
+
+@compiled
+def go_on(sim: Any, worker: int) -> None:
+    """What was a pass in the middle of a macro-step is the first of the next step: note what it computes.
+
+    What a pass computes shows at once in the pool. With asynchronous scheduling so does the pass behind it.
+    """
+    grow(sim, worker, ONE)
+    if config_of(sim, worker).ahead != 0:
+        record = sim.workers[worker]
+        record.prepared_duration = passes.duration_of(sim, worker, 2)
+        record.prepared_known = record.decode_tokens_known + record.running
+        record.receiving[:] = record.running
+        for i in range(record.running):
+            sim.live[sim.running[worker, i]].owed += 1
+            sim.receivers[worker, :, i] = sim.running[worker, i]
 
 
 @compiled
@@ -577,6 +643,9 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
     Writes the pool, the requests, the feedback list and the log of gaps.
     """
     record = sim.workers[worker]
+    if config_of(sim, worker).ahead != 0:
+        _apply_ahead(sim, worker, number)
+        return
     end = passes.finish(sim, worker, number)
     if offload.is_used(sim, worker):
         offload.at_pass_end(sim, worker, end)
@@ -613,6 +682,201 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
         offload.return_copies(sim, worker, end)
 
 
+# Asynchronous scheduling -------------------------------------------------------------------------------------------
+
+
+@compiled
+def _is_ending(sim: Any, request: int) -> bool:
+    """Whether the pass in progress brings `request`, which runs, to its end: there is nothing to schedule for it."""
+    live = sim.live[request]
+    return bool(live.owed > 0 and live.generated + live.owed >= sim.static[request].limit)
+
+
+@compiled
+def _schedule_running_ahead(sim: Any, worker: int, budget: int, part: Any) -> tuple[int, bool]:
+    """Give running requests their tokens, those that they are owed counted as known.
+
+    Returns
+    -------
+    budget : int
+        What is left.
+    preempted : bool
+        Whether any was preempted.
+    """
+    config = config_of(sim, worker)
+    record = sim.workers[worker]
+    preempted = False
+    i = ZERO
+    while i < record.running and budget > 0:
+        request = sim.running[worker, i]
+        if _is_ending(sim, request):
+            i += 1
+            continue
+        live = sim.live[request]
+        want = min(known(sim, request) + live.owed - live.computed, record.most, budget)
+        needed = (live.computed + want + config.block_size - 1) // config.block_size
+        if needed > config.blocks:
+            tables.release_all(sim, worker, request)
+            requests.remove_running(sim, worker, request)
+            requests.note_outcome(sim, worker, request, _FAIL)
+            continue
+        fits = True
+        while needed - live.table_len > blocks.available(sim, worker):
+            preempted = True
+            if _preempt_last(sim, worker) == request:
+                fits = False
+                break
+        if not fits:
+            break
+        _compute(sim, worker, request, want, part)
+        budget -= want
+        i += 1
+    return budget, preempted
+
+
+@compiled
+def _note_receivers(sim: Any, worker: int, row: int) -> tuple[int, int]:
+    """Write down whom the pass just scheduled gives a token or brings to its end, in ``sim.receivers[worker, row]``.
+
+    Returns
+    -------
+    decoding, known_tokens : int
+        Those in the decode part, and the tokens that they know together.
+    """
+    record = sim.workers[worker]
+    decoding, known_tokens, receiving = 0, 0, 0
+    for i in range(record.running):
+        request = sim.running[worker, i]
+        live = sim.live[request]
+        tokens = known(sim, request) + live.owed
+        if live.computed != tokens or _is_ending(sim, request):
+            continue
+        sim.receivers[worker, row, receiving] = request
+        receiving += 1
+        if sim.static[request].limit > 0 and (live.generated + live.owed > 0 or live.prompt_pass != record.passes):
+            decoding += 1
+            known_tokens += tokens
+        live.owed += 1
+    record.receiving[row] = receiving
+    return decoding, known_tokens
+
+
+@compiled
+def _prepare(sim: Any, worker: int) -> bool:
+    """Schedule the pass behind the one in progress, or behind none; False when it would have no effect."""
+    config, run, record = config_of(sim, worker), sim.run[0], sim.workers[worker]
+    row = 1 - record.flight
+    part = sim.part[worker]
+    part[:] = 0
+    record.passes += 1
+    if config.long_prefill < config.max_batched_tokens:
+        _bound_requests(sim, worker)
+    record.prefill_begin[row] = record.prefill_tokens
+    evidence = run.admissions + record.preemptions
+    earlier = queues.length(sim.queues[worker, OUTCOMES], sim.live)
+    budget, preempted = _schedule_running_ahead(sim, worker, config.max_batched_tokens, part)
+    if not preempted:
+        _admit_waiting(sim, worker, budget, part)
+    decoding, known_tokens = _note_receivers(sim, worker, row)
+    outcomes = queues.length(sim.queues[worker, OUTCOMES], sim.live) - earlier
+    admitted = evidence != run.admissions + record.preemptions
+    computes = budget < config.max_batched_tokens or admitted
+    if not computes:
+        record.passes -= 1
+        if outcomes == 0:
+            return False
+    record.pass_outcomes[row] = outcomes
+    record.prepared_duration = passes.cost(sim, worker, part, decoding, known_tokens)
+    record.prepared_known = known_tokens
+    quiet = part[0] == 0 and budget == config.max_batched_tokens - record.receiving[row]
+    quiet = quiet and decoding == record.receiving[row] and not admitted and outcomes == 0
+    record.quiet[row] = quiet
+    record.prepared = 1
+    return True
+
+
+@compiled
+def _start_ahead(sim: Any, worker: int) -> bool:
+    """Start the pass that was prepared, or schedule one, and prepare the one behind it; False when there is none."""
+    record = sim.workers[worker]
+    if record.prepared == 0 and not _prepare(sim, worker):
+        return False
+    record.flight = 1 - record.flight
+    record.prepared = 0
+    record.prefill_before = record.prefill_begin[record.flight]
+    passes.begin(sim, worker, int(record.prepared_duration), int(record.prepared_known))
+    if _prepare(sim, worker):
+        same = record.receiving[0] == record.running and record.receiving[1] == record.running
+        quiet = same and record.quiet[0] != 0 and record.quiet[1] != 0
+        if config_of(sim, worker).macro != 0 and quiet and record.first_duration > 0:
+            _plan_macro(sim, worker)
+    return True
+
+
+@compiled
+def _give_owed(sim: Any, worker: int, request: int, number: int, end: int) -> None:
+    """Give `request` the tokens of `number` passes, the last of which ended at `end`."""
+    live = sim.live[request]
+    # All but the first of these passes were scheduled since.
+    live.owed -= 1
+    if sim.static[request].limit > 0:
+        passes.give_tokens(sim, worker, request, number, end)
+    is_running = sim.request_state[request] == _RUNNING
+    if is_running:
+        tables.cache_up_to(sim, worker, request, int(live.computed - live.owed))
+    if live.generated < sim.static[request].limit:
+        return
+    if is_running:
+        tables.release_all(sim, worker, request)
+    else:  # it was preempted for the sake of the next pass
+        queues.remove(sim.queues[worker, WAITING], sim.live, request)
+    requests.finish(sim, worker, request, end)
+
+
+@compiled
+def _apply_ahead(sim: Any, worker: int, number: int) -> None:
+    """End the first `number` passes of the current step; the one behind them stays prepared."""
+    record = sim.workers[worker]
+    end = passes.finish(sim, worker, number)
+    requests.set_canceled_aside(sim, worker)
+    if number > 1:
+        grow(sim, worker, number - 1)
+        passes.record_gaps_between(sim, worker, number)
+    row = record.flight
+    # Those that want no token let go before the others.
+    for wanting in range(2):
+        for i in range(record.receiving[row]):
+            request = int(sim.receivers[worker, row, i])
+            if request == NONE or sim.tickets[request].canceled != 0:
+                continue
+            if (sim.static[request].limit > 0) == (wanting > 0):
+                _give_owed(sim, worker, request, number, end)
+    kept = 0
+    for i in range(record.running):
+        request = sim.running[worker, i]
+        if sim.request_state[request] == _RUNNING:
+            sim.running[worker, kept] = request
+            kept += 1
+    record.running = kept
+    requests.tell_first_outcomes(sim, worker, end, int(record.pass_outcomes[row]))
+    record.receiving[row] = 0
+    if number > 1:
+        record.prepared_duration = passes.duration_of(sim, worker, number + 1)
+        record.prepared_known = record.decode_tokens_known + number * record.receiving[1 - row]
+    passes.rest(sim, worker)
+
+
+@compiled
+def forget(sim: Any, worker: int, request: int) -> None:
+    """Let no pass that has been scheduled give `request` anything any more: another may take its place."""
+    if config_of(sim, worker).ahead == 0:
+        return
+    for row in range(2):
+        for i in range(sim.workers[worker].receiving[row]):
+            if sim.receivers[worker, row, i] == request:
+                sim.receivers[worker, row, i] = NONE
+
+
 # Handoff ----------------------------------------------------------------------------------------------------------
 
 
@@ -630,11 +894,12 @@ def reserve(sim: Any, worker: int, request: int) -> int:
         return NONE
     most = prompt // size if config.caching != 0 else 0
     total = (prompt + size - 1) // size
-    if total <= blocks.available(sim, worker):
+    kept_free = _kept_free(sim, worker)
+    if total + kept_free <= blocks.available(sim, worker):
         hits = tables.take_prefix(sim, worker, request, most)
     else:
         hits = tables.cached_prefix(sim, worker, request, most)
-        if not tables.fits(sim, worker, total, hits, ZERO):
+        if not tables.fits(sim, worker, total, hits, kept_free):
             return NONE
         tables.open_with_prefix(sim, worker, request, hits)
     tables.extend(sim, worker, request, prompt)

@@ -23,12 +23,14 @@ from playproof_lowering.runs import OK, RunBuffer, renumber
 from playproof_lowering.source import Reading, SourceFile, read_through
 from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, hash_ids_problem, nearest, report
 
-__all__ = ["READER", "SCHEMA", "VERSION", "read_agentic_mooncake", "version_1_row"]
+__all__ = ["READER", "SCHEMA", "TIES_BY_ROW", "VERSION", "read_agentic_mooncake", "version_1_row"]
 
 SCHEMA: Final = "dynamo.agentic_mooncake"
 VERSION: Final = 2
 # What rows of version 1 wait by; no other row has them.
 VERSION_1_FIELDS: Final = ("wait_for", "branches")
+# The one value of the header's `tie_order`, a field that only this project writes.
+TIES_BY_ROW: Final = "rows"
 INT64_MAX: Final = 2**63 - 1
 MAX_BLOCK_SIZE: Final = 2**20
 
@@ -47,6 +49,8 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
     block_size: int
     hash_id_scope: str
     source: HeaderSource
+    # Ours: what is due at one instant goes in the order of the rows. Without it the byte order of the ids decides.
+    tie_order: str | None = None
 
 
 class Dependency(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -136,6 +140,7 @@ class _Reader:
         self._asked_block_size = block_size
         self._unknown = UnknownFields(strict)
         self._sources: list[HeaderSource] = []
+        self._ties_by_id = False
         self._first_block_size: tuple[int, str] = (0, "")
         self._file_of_play: dict[str, str] = {}
         self._ordinals: list[dict[str, int | None]] = []
@@ -161,6 +166,7 @@ class _Reader:
         if self.builder is None:
             self.builder = GraphBuilder(header.block_size)
         self._sources.append(header.source)
+        self._ties_by_id |= header.tie_order is None
         self._ordinals.append({})
         handle = self.builder.file(shown)
         begin = self.builder.node_count
@@ -231,6 +237,8 @@ class _Reader:
             wrong(
                 "header-invalid", "hash_id_scope", "hash ids of this scope are not read", header.hash_id_scope, "local"
             )
+        if header.tie_order not in (None, TIES_BY_ROW):
+            wrong("header-invalid", "tie_order", "no such order", header.tie_order, f"{TIES_BY_ROW}, or no tie_order")
         for name, value in (("format", header.source.format), ("digest", header.source.digest)):
             if not value:
                 wrong("header-invalid", f"source.{name}", "the source is not named", '""', "a non-empty string")
@@ -344,6 +352,8 @@ class _Reader:
             formats = sorted({source.format for source in self._sources})
             digest = corpus_digest([(source.format, source.digest) for source in self._sources])
             source = Source("+".join(formats), digest)
+        # Files that do not agree have no order of rows between them.
+        builder.ties_by_id = self._ties_by_id
         return builder.finish(source, facts)
 
     def _chain_ordinals(self, builder: GraphBuilder) -> None:

@@ -38,10 +38,14 @@ class GraphBuilder:
     ----------
     block_size : int
         Tokens that one hash id stands for.
+    ties_by_id : bool
+        Whether what is due at one instant goes in the byte order of the request ids, and not in the order in which
+        nodes are added.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, *, ties_by_id: bool = False) -> None:
         self.block_size = block_size
+        self.ties_by_id = ties_by_id
         self._files: list[str] = []
         self._play_ids: list[str] = []
         self._play_ordinals: list[int | None] = []
@@ -226,6 +230,7 @@ class GraphBuilder:
             dangling=dangling,
             facts=dict(facts),
             observed={int(node_of[number]): seen for number, seen in self._observed.items()},
+            tie_rank=None if self.ties_by_id else document,
         )
 
     def _ordered_plays(self, node_of: Int32) -> tuple[tuple[Play, ...], Int32]:

@@ -328,10 +328,7 @@ class _Reader:
 
     def finish(self, source: Source, facts: dict[str, object]) -> Graph | None:
         """Make the graph of what was read."""
-        sessions = sorted(
-            (session for session in self._sessions.values() if session.steps),
-            key=lambda session: session.start_ms,
-        )
+        sessions = [session for session in self._sessions.values() if session.steps]
         if not sessions:
             return None
         declared = self._ids.used + sum(step.private for session in sessions for step in session.steps)
@@ -340,31 +337,33 @@ class _Reader:
         builder = GraphBuilder(self._block_size)
         blocks = PromptBlocks()
         handles: dict[str, int] = {}
-        origin_ms = sessions[0].start_ms
+        origin_ms = min(session.start_ms for session in sessions)
         for session in sessions:
             if session.file not in handles:
                 handles[session.file] = builder.file(session.file)
-            play = builder.play(session.name, builder.play_count)
-            before = ""
-            for step in session.steps:
-                number = builder.node(
-                    request_id=step.request_id,
-                    source_request_id=step.request_id,
-                    play=play,
-                    session_id=session.name,
-                    model=step.model,
-                    input_length=step.input_length,
-                    output_length=step.output_length,
-                    not_before_ms=0.0 if before else session.start_ms - origin_ms,
-                    recorded_api_time_ms=None,
-                    file=handles[session.file],
-                    line=step.line,
-                    carried=step.carried,
-                )
-                if before:
-                    builder.edge(number, before, Relation.SEQUENCE, Trigger.COMPLETION, step.delay_ms)
-                before = step.request_id
-                blocks.add(step.runs, step.private)
+            builder.play(session.name, builder.play_count)
+        # Row by row: what is due at one instant goes in that order. Rows of one line are turns of one session.
+        turns = ((session, turn) for session in sessions for turn in range(len(session.steps)))
+        for session, turn in sorted(turns, key=lambda each: (handles[each[0].file], each[0].steps[each[1]].line)):
+            step = session.steps[turn]
+            number = builder.node(
+                request_id=step.request_id,
+                source_request_id=step.request_id,
+                play=builder.play(session.name, None),
+                session_id=session.name,
+                model=step.model,
+                input_length=step.input_length,
+                output_length=step.output_length,
+                not_before_ms=0.0 if turn else session.start_ms - origin_ms,
+                recorded_api_time_ms=None,
+                file=handles[session.file],
+                line=step.line,
+                carried=step.carried,
+            )
+            if turn:
+                before = session.steps[turn - 1].request_id
+                builder.edge(number, before, Relation.SEQUENCE, Trigger.COMPLETION, step.delay_ms)
+            blocks.add(step.runs, step.private)
         blocks.assign(builder, self._ids.used)
         return builder.finish(source, facts)
 

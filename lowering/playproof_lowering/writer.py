@@ -2,6 +2,8 @@
 
 Keys in the order of the table in FORMATS, plays in execution order, their nodes in document order, dependencies in the
 digest's order, floats in the shortest form that reads back equal. Equal graphs give equal bytes.
+
+Where ties do not go by the ids of the requests, the rows stand in the order of ties, and the header says so.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from typing import Final
 
 import numpy as np
 from playproof_spec.digest import format_float, format_hash_ids, format_string
-from playproof_spec.graph import RELATION_NAMES, TRIGGER_NAMES, Carried, Graph, Relation, Trigger
+from playproof_spec.graph import RELATION_NAMES, TRIGGER_NAMES, Carried, Graph, Int64, Play, Relation, Trigger
 
-from playproof_lowering.agentic_mooncake import SCHEMA, VERSION
+from playproof_lowering.agentic_mooncake import SCHEMA, TIES_BY_ROW, VERSION
 
 __all__ = ["write_v2"]
 
@@ -72,26 +74,45 @@ def _pieces(graph: Graph) -> Iterator[bytes | memoryview]:
     yield (
         f'{{"schema":{format_string(SCHEMA)},"version":{VERSION},"block_size":{graph.block_size},'
         f'"hash_id_scope":"local","source":{{"format":{format_string(graph.source.format)},'
-        f'"digest":{format_string(graph.source.digest)}}}}}\n'
+        f'"digest":{format_string(graph.source.digest)}}}{_tie_order(graph)}}}\n'
     ).encode()
     names = [format_string(request_id) for request_id in graph.request_ids]
     sessions = [format_string(name) for name in graph.sessions]
     models = [format_string(name) for name in graph.models]
     buffer = np.empty(_BUFFER_BYTES, dtype=np.uint8)
-    for play in graph.plays:
-        ordinal = "" if play.ordinal is None else f'"source_play_ordinal":{play.ordinal},'
-        head = f'"play_id":{format_string(play.play_id)},{ordinal}"session_id":'
-        for node in play.nodes.tolist():
-            tokens = graph.carried.get(node, _PLAIN).output_token_ids
-            given = "" if tokens is None else f'"output_token_ids":[{",".join(map(str, tokens))}],'
-            yield (
-                f'{{"request_id":{names[node]},{head}{sessions[graph.node_session[node]]},'
-                f'"model":{models[graph.node_model[node]]},"input_length":{graph.input_length[node]},'
-                f'"output_length":{graph.output_length[node]},{given}"hash_ids":['
-            ).encode()
-            runs = slice(graph.run_offsets[node], graph.run_offsets[node + 1])
-            yield from format_hash_ids(graph.run_first[runs], graph.run_count[runs], buffer)
-            yield f"],{_tail(graph, names, node)}}}\n".encode()
+    heads = [_head(play) for play in graph.plays]
+    for node in _in_order(graph).tolist():
+        tokens = graph.carried.get(node, _PLAIN).output_token_ids
+        given = "" if tokens is None else f'"output_token_ids":[{",".join(map(str, tokens))}],'
+        yield (
+            f'{{"request_id":{names[node]},{heads[graph.node_play[node]]}{sessions[graph.node_session[node]]},'
+            f'"model":{models[graph.node_model[node]]},"input_length":{graph.input_length[node]},'
+            f'"output_length":{graph.output_length[node]},{given}"hash_ids":['
+        ).encode()
+        runs = slice(graph.run_offsets[node], graph.run_offsets[node + 1])
+        yield from format_hash_ids(graph.run_first[runs], graph.run_count[runs], buffer)
+        yield f"],{_tail(graph, names, node)}}}\n".encode()
+
+
+def _by_row(graph: Graph) -> bool:
+    """Whether ties of `graph` go in another order than that of the ids of its requests."""
+    return graph.tie_rank is not None and not np.array_equal(graph.tie_rank, np.arange(graph.node_count))
+
+
+def _tie_order(graph: Graph) -> str:
+    return f',"tie_order":"{TIES_BY_ROW}"' if _by_row(graph) else ""
+
+
+def _in_order(graph: Graph) -> Int64:
+    """Return the nodes in the order of their rows."""
+    if graph.tie_rank is not None and _by_row(graph):
+        return np.argsort(graph.tie_rank)
+    return np.concatenate([np.empty(0, np.int64), *(play.nodes for play in graph.plays)])
+
+
+def _head(play: Play) -> str:
+    ordinal = "" if play.ordinal is None else f'"source_play_ordinal":{play.ordinal},'
+    return f'"play_id":{format_string(play.play_id)},{ordinal}"session_id":'
 
 
 def _tail(graph: Graph, names: list[str], node: int) -> str:

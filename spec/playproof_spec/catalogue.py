@@ -889,6 +889,14 @@ GRAPH = _kinds(
         "a play in which a request still waits after the failure has settled",
     ),
     Kind(
+        "recorded-contradiction",
+        Severity.WARNING,
+        "recorded times that contradict an edge",
+        "The recording started a request before an event that, by its edges, it waits for. A replay goes by the edges.",
+        "Look at the edge named: the recorder's clock, or the reader's idea of what waited for what, may be wrong.",
+        "a turn recorded 12 ms before the end of the turn that it follows",
+    ),
+    Kind(
         "proof-unknown",
         Severity.ERROR,
         "the prover gave up",
@@ -981,12 +989,38 @@ DEPLOYMENT = _kinds(
         example="backend: sglang with scheduler: {max_batched_tokens: 2048}",
     ),
     Kind(
+        code="context-exceeds-pool",
+        severity=Severity.WARNING,
+        title="a context that no pool holds",
+        because="vLLM does not start with a maximum length that its KV pool cannot hold; here requests that outgrow the"
+        " pool are refused or fail.",
+        hint="Lower engine.context_length, raise kv_cache.capacity.blocks, or set context_length: max to set no limit.",
+        example="context_length: 32768 with 24 blocks of 16 tokens",
+    ),
+    Kind(
         code="clock-horizon",
         severity=Severity.ERROR,
         title="the replay could outlast the clock",
         because="The clock counts nanoseconds in 64 bits and ends after about 146 years.",
         hint="Look for a wrong unit in the trace's times, or raise load.speedup or lower the timing model's durations.",
         example="a delay of 1e13 ms replayed with speedup 0.001",
+    ),
+    Kind(
+        code="request-may-not-fit",
+        severity=Severity.WARNING,
+        title="a request that SGLang may turn down",
+        because="SGLang admits a request only with room for its prompt and for the output that it keeps free; without "
+        "that in an idle worker it rejects or fails it, unless enough of its prompt is cached.",
+        hint="Raise kv_cache.capacity.blocks of the workers named to the size that the finding wants.",
+        example="a prompt of 900 and an output of 200 tokens on a pool of 1,000 pages of one token",
+    ),
+    Kind(
+        code="pool-below-demand",
+        severity=Severity.NOTE,
+        title="a pool in which requests may have to wait, or be preempted",
+        because="The requests named can be in flight at once, and together they need more blocks than the pool has.",
+        hint="A pool of the size wanted is proven never to preempt or retract (obligation G7).",
+        example="two subagents of 600,000 tokens each on a pool of 1,000,000",
     ),
     Kind(
         code="request-never-fits",

@@ -5,15 +5,17 @@ entry a node or an edge, so that a corpus of a million requests stays small; :cl
 same facts for people. A graph may be ill-formed (that is what the obligations find out); a
 :class:`~playproof_spec.certificate.ProvenGraph` is not.
 
-**Node index** = rank of the request id in byte order (UTF-8) over the corpus. It decides ties in execution, so it must
-not depend on the order of files. What people read lists nodes in document order instead (`Play.nodes`).
+**Node index** = rank of the request id in byte order (UTF-8) over the corpus. What people read lists nodes in document
+order (`Play.nodes`), and ties in execution go by that, but where ids are the author's own (`Graph.tie_rank`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -138,6 +140,11 @@ class Source:
     digest: str
 
 
+def _sealed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy of a one-dimensional array in memory that cannot be made writable: that of a bytes object."""
+    return np.frombuffer(array.tobytes(), dtype=array.dtype)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """A corpus of plays as columns.
@@ -183,6 +190,9 @@ class Graph:
         Sparse, by node index. Reported, and no part of the digest.
     facts : Mapping[str, object]
         What the reader decided, with its evidence; goes into reports as it is (JSON values only).
+    tie_rank : Int64 | None, shape (nodes,)
+        The order of nodes that are due at one instant: the order in which the corpus lists them, file by file. None for
+        that of node indices, which Agentic Mooncake v2 asks for: its ids are given, not made from names and numbers.
     """
 
     block_size: int
@@ -215,6 +225,7 @@ class Graph:
     dangling: Mapping[int, str] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
     observed: Mapping[int, Observed] = field(default_factory=dict)
+    tie_rank: Int64 | None = None
 
     @property
     def node_count(self) -> int:
@@ -223,6 +234,11 @@ class Graph:
     @property
     def edge_count(self) -> int:
         return len(self.edge_source)
+
+    @property
+    def tie_ranks(self) -> Int64:
+        """The rank of each node among those that are due at one instant, shape (nodes,)."""
+        return np.arange(self.node_count, dtype=np.int64) if self.tie_rank is None else self.tie_rank
 
     def node(self, index: int) -> Node:
         """Return node `index` as an object."""
@@ -266,6 +282,19 @@ class Graph:
         starts = np.repeat(np.cumsum(counts) - counts, counts)
         offsets: Int64 = np.arange(len(ids), dtype=np.int64) - starts
         return ids + offsets.astype(np.uint64)
+
+    def sealed(self) -> Graph:
+        """Return a copy that nothing can change: its arrays lie in memory that NumPy will not write, its mappings are
+        views of copies. O(nodes + edges + runs)."""
+        nodes = _sealed(np.concatenate([play.nodes for play in self.plays]) if self.plays else np.empty(0, np.int32))
+        ends = np.cumsum([len(play.nodes) for play in self.plays]).tolist()
+        plays = tuple(
+            replace(play, nodes=nodes[end - len(play.nodes) : end]) for play, end in zip(self.plays, ends, strict=True)
+        )
+        held = {item.name: getattr(self, item.name) for item in fields(self)}
+        changed: dict[str, Any] = {name: _sealed(v) for name, v in held.items() if isinstance(v, np.ndarray)}
+        changed |= {name: MappingProxyType(dict(v)) for name, v in held.items() if isinstance(v, Mapping)}
+        return replace(self, **{**changed, "plays": plays})
 
     def edge_target(self) -> Int32:
         """Return the target node of every edge, shape (edges,)."""

@@ -20,11 +20,12 @@ from strategies import (
     hosted_deployments,
     hosted_pairs,
     loads,
+    optioned_deployments,
     pressed,
     sglang_deployments,
 )
 
-every_deployment = deployments | sglang_deployments | hosted_deployments
+every_deployment = deployments | optioned_deployments() | sglang_deployments | hosted_deployments
 
 
 def replayed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Ledger:
@@ -123,7 +124,9 @@ def check_terminal_states(ledger: Ledger) -> None:
     tokens = (ledger.node_state == NodeState.COMPLETED) & (ledger.output_length > 0)
     assert (ledger.terminal_ns[tokens] == ledger.last_token_ns[tokens]).all()
     assert (ledger.first_token_ns[tokens] >= ledger.first_admit_ns[tokens]).all()
-    assert int(ledger.gap_count.sum()) == int(np.maximum(ledger.output_length - 1, 0).sum())
+    # Gaps are those of completed requests.
+    lengths = ledger.output_length[ledger.node_state == NodeState.COMPLETED]
+    assert int(ledger.gap_count.sum()) == int(np.maximum(lengths - 1, 0).sum())
     assert int(ledger.decode_tokens.sum()) == int(ledger.output_length.sum())
 
 

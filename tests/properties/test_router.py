@@ -20,11 +20,12 @@ from strategies import (
     hosted_deployments,
     hosted_pairs,
     loads,
+    optioned_deployments,
     routers,
     sglang_deployments,
 )
 
-every_vllm = deployments | hosted_deployments | disaggregated([Backend.VLLM]) | hosted_pairs()
+every_vllm = deployments | optioned_deployments() | hosted_deployments | disaggregated([Backend.VLLM]) | hosted_pairs()
 every_sglang = sglang_deployments | disaggregated([Backend.SGLANG])
 
 

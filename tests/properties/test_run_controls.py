@@ -49,7 +49,7 @@ from playproof_spec.machines import (
     PhaseState,
     RequestEvent,
 )
-from strategies import deployments, disaggregated, graphs, routers, sglang_deployments
+from strategies import deployments, disaggregated, graphs, optioned_deployments, routers, sglang_deployments
 
 # Every pass takes time, so that no instant is endless and a deadline is reached.
 TIMINGS = [Timing(TimingKind.FIXED, 7 * MS, 2 * MS), Timing(TimingKind.FIXED, 3 * MS, 1 * MS)]
@@ -57,7 +57,7 @@ TIMINGS = [Timing(TimingKind.FIXED, 7 * MS, 2 * MS), Timing(TimingKind.FIXED, 3 
 
 @st.composite
 def steady(draw: st.DrawFn) -> DeploymentSpec:
-    drawn = draw(deployments | sglang_deployments)
+    drawn = draw(deployments | optioned_deployments() | sglang_deployments)
     return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), router=draw(st.none() | routers))
 
 

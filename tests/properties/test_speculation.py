@@ -26,7 +26,7 @@ from playproof_kernel.speculation import threefry
 from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
-from strategies import canceled, deployments, disaggregated, graphs, loads, routers, speculations
+from strategies import canceled, deployments, disaggregated, graphs, loads, optioned_deployments, routers, speculations
 
 MS = 1_000_000
 WORDS = st.integers(0, 2**32 - 1)
@@ -39,7 +39,7 @@ def replayed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Ledger
 @given(
     data=st.data(),
     graph=graphs(max_plays=6),
-    deployment=deployments | disaggregated((Backend.VLLM,)),
+    deployment=deployments | optioned_deployments(ahead=False) | disaggregated((Backend.VLLM,)),
     speculation=speculations,
     load=loads,
 )

@@ -21,13 +21,16 @@ from strategies import (
     hosted_deployments,
     hosted_pairs,
     loads,
+    optioned_deployments,
     sglang_deployments,
     speculations,
 )
 
 # Half milliseconds, at which passes of these deployments end; and instants between.
 stops = st.one_of(st.integers(0, 160).map(lambda half_ms: half_ms * 500_000), st.integers(0, 80_000_000))
-everywhere = deployments | sglang_deployments | disaggregated() | hosted_deployments | hosted_pairs()
+everywhere = (
+    deployments | optioned_deployments() | sglang_deployments | disaggregated() | hosted_deployments | hosted_pairs()
+)
 
 
 def replayed(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Ledger:

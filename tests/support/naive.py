@@ -125,6 +125,10 @@ class NaiveDriver:
         self.edges = [[graph.edge(n, t) for n in self._into(t)] for t in range(graph.node_count)]
         self.cancellations = sorted(load.cancellations)
 
+    def tie(self, node: int) -> int:
+        """The place of `node` among those that are due at one instant."""
+        return int(self.graph.tie_ranks[node])
+
     def _into(self, node: int) -> range:
         return range(int(self.graph.edge_offsets[node]), int(self.graph.edge_offsets[node + 1]))
 
@@ -170,7 +174,7 @@ class NaiveDriver:
     def due(self) -> list[int]:
         """Nodes that can be dispatched now, in order."""
         ready = [r for r in self.requests if r.state == "ready" and r.ready_ns <= self.now]
-        return [r.index for r in sorted(ready, key=lambda r: (r.ready_ns, r.index))]
+        return [r.index for r in sorted(ready, key=lambda r: (r.ready_ns, self.tie(r.index)))]
 
     def next_time(self) -> int | None:
         times = [r.ready_ns for r in self.requests if r.state == "ready"]
@@ -206,7 +210,7 @@ class NaiveDriver:
 
     def hear(self, outcomes: list[tuple[int, str]]) -> None:
         """Take in (node, completed | rejected | failed | canceled) of this instant."""
-        for node, outcome in sorted(outcomes):
+        for node, outcome in sorted(outcomes, key=lambda each: self.tie(each[0])):
             play = int(self.graph.node_play[node])
             self.requests[node].state = outcome
             self.requests[node].terminal_ns = self.now
@@ -266,6 +270,7 @@ class NaiveWorker:
         self.end_ns: int | None = None
         self.passes = 0
         self.preemptions = 0
+        self.crowd = 0  # requests that ran or waited when the pass was scheduled
 
     def prompt(self, node: int) -> int:
         return int(self.graph.input_length[node])
@@ -280,9 +285,39 @@ class NaiveWorker:
         """Identity of each of the first `blocks` full blocks: all tokens up to its end, written out."""
         ids = self.graph.hash_ids(node).tolist()
         size, trace = self.spec.block_size, self.graph.block_size
-        tokens: list[object] = [ids[i // trace] for i in range(self.prompt(node))]
-        tokens += [("generated", node, i) for i in range(len(self.requests[node].tokens_ns))]
+        told = self.prompt(node)
+        if self.spec.reuse_output and (holder := self.holder(node)) is not None:
+            # Its answer is what a later prompt says, and so is the end of its own.
+            ids, told = self.graph.hash_ids(holder).tolist(), told + self.limit(node)
+        known = self.prompt(node) + len(self.requests[node].tokens_ns)
+        tokens: list[object] = [ids[i // trace] for i in range(min(told, known))]
+        tokens += [("generated", node, i) for i in range(known - len(tokens))]
         return [tuple(tokens[: (b + 1) * size]) for b in range(blocks)]
+
+    def holder(self, node: int) -> int | None:
+        """The first request that waits for the completion of `node` and whose prompt holds its own and its answer."""
+        graph, name = self.graph, self.graph.request_ids[node]
+        whole = self.prompt(node) // graph.block_size
+        for other in sorted(range(graph.node_count), key=lambda each: (graph.node_file[each], graph.node_line[each])):
+            into = range(int(graph.edge_offsets[other]), int(graph.edge_offsets[other + 1]))
+            edges = [graph.edge(number, other) for number in into]
+            follows = any(edge.source == name and edge.trigger is Trigger.COMPLETION for edge in edges)
+            longer = self.prompt(other) >= self.prompt(node) + int(graph.output_length[node])
+            if follows and longer and (graph.hash_ids(other)[:whole] == graph.hash_ids(node)[:whole]).all():
+                return other
+        return None
+
+    def most(self) -> int:
+        """The most tokens that the pass computes of one request, if there is another."""
+        return self.spec.long_prefill_tokens if self.spec.long_prefill_tokens and self.crowd > 1 else 10**9
+
+    def present(self) -> int:
+        """How many requests run or wait."""
+        return len(self.running) + len(self.waiting)
+
+    def kept_free(self) -> int:
+        """The blocks that stay available when a request is admitted: vLLM counts a block of its own among all."""
+        return int(self.spec.watermark * (self.spec.blocks + 1)) if self.running else 0
 
     def ceil_blocks(self, tokens: int) -> int:
         return -(-tokens // self.spec.block_size)
@@ -368,7 +403,7 @@ class NaiveWorker:
         found = self.resident(node, last // self.spec.block_size)
         return found[:-1] if self.recomputes_last_block and self.limit(node) > 0 else found
 
-    def fits(self, node: int, found: list[int]) -> bool:
+    def fits(self, node: int, found: list[int], budget: int = 10**9) -> bool:
         active = sum(self.pool.refs[copy] > 0 for copy in found)
         room = self.known(node)
         aggregated = self.prefill_part and self.decode_part
@@ -376,10 +411,14 @@ class NaiveWorker:
         if self.drafts is not None and instant and not self.running and self.limit(node) > 0:
             # Where others hold blocks: without room for its next token it would be pushed out again at once.
             room = min(room + 1, self.spec.blocks * self.spec.block_size)
-        return self.ceil_blocks(room) - active <= self.pool.available()
+        if not self.spec.reserve_full_prompt:
+            cached = len(found) * self.spec.block_size
+            room = min(room, cached + min(room - cached, self.most(), budget))
+        return self.ceil_blocks(room) - active <= self.pool.available() - self.kept_free()
 
     def start(self, now: int) -> bool:
         self.verified = {}
+        self.crowd = self.present()
         for request in self.requests:
             request.prompt_computed_now = 0
         budget, preempted = self.schedule_running(self.spec.max_batched_tokens)
@@ -394,7 +433,8 @@ class NaiveWorker:
         if decoding and self.decode_part:
             length += self.decode_ns(sum(self.known(n) for n in decoding))
         self.end_ns = self.compute_start(now) + length
-        self.passes += 1
+        # What only refuses is no forward pass.
+        self.passes += bool(self.running or preempted)
         return True
 
     def accept(self, node: int) -> None:
@@ -455,7 +495,7 @@ class NaiveWorker:
         while i < len(self.running) and budget > 0:
             node = self.running[i]
             request = self.requests[node]
-            want = min(self.known(node) - request.computed + self.drafted(node), budget)
+            want = min(self.known(node) - request.computed + self.drafted(node), self.most(), budget)
             known = min(want, self.known(node) - request.computed)
             need = self.ceil_blocks(request.computed + known)
             if need > self.spec.blocks:
@@ -498,7 +538,7 @@ class NaiveWorker:
                     break
                 continue
             found = self.lookup(node)
-            if not self.fits(node, found) or budget == 0:
+            if budget == 0 or not self.fits(node, found, budget):
                 break
             self.waiting.pop(0)
             for copy in found:
@@ -516,7 +556,7 @@ class NaiveWorker:
         request = self.requests[node]
         request.admissions.append((now, request.computed))
         self.running.append(node)
-        want = min(self.known(node) - request.computed, budget)
+        want = min(self.known(node) - request.computed, self.most(), budget)
         self.compute(node, want)
         return want
 
@@ -660,6 +700,8 @@ class NaiveRun:
         """Inter-token gaps and how often each occurred."""
         counts: dict[int, int] = {}
         for request in self.driver.requests:
+            if request.state != "completed":
+                continue
             for before, after in pairwise(request.tokens_ns):
                 counts[after - before] = counts.get(after - before, 0) + 1
         return counts
@@ -674,6 +716,10 @@ def _new_worker(graph: Graph, deployment: DeploymentSpec, requests: list[Request
         from naive_g2 import NaiveHostWorker  # likewise
 
         return NaiveHostWorker(graph, deployment.worker, deployment.context_length, requests)
+    if deployment.worker.ahead:
+        from naive_ahead import NaiveAheadWorker  # likewise
+
+        return NaiveAheadWorker(graph, deployment.worker, deployment.context_length, requests)
     return NaiveWorker(graph, deployment.worker, deployment.context_length, requests)
 
 
@@ -743,13 +789,20 @@ class NaiveAggregated:
         self.give_up(given_up)
         if self.over():
             return False
+        refused: list[tuple[int, str]] = []
         while due := self.driver.due():
+            changed = True
+            if self.workers[0].prompt(due[0]) >= self.workers[0].context:
+                # The front end refuses it: no worker hears of it.
+                self.driver.dispatch(due[0])
+                refused.append((due[0], "rejected"))
+                continue
             number = self.router.place(due[0])
             self.driver.requests[due[0]].worker = number
             self.driver.dispatch(due[0])
             self.workers[number].accept(due[0])
-            changed = True
-        return self.start_passes() or bool(given_up) or changed
+        started = self.start_passes(refused)
+        return started or bool(given_up) or changed
 
     def end_pass(self, worker: NaiveWorker) -> list[tuple[int, str]]:
         outcomes = worker.finish(self.driver.now)
@@ -757,9 +810,9 @@ class NaiveAggregated:
         worker.forget_canceled()
         return outcomes
 
-    def start_passes(self) -> bool:
+    def start_passes(self, outcomes: list[tuple[int, str]]) -> bool:
+        """Start passes; the driver hears of `outcomes` together with what ends at once."""
         changed = False
-        outcomes: list[tuple[int, str]] = []
         while True:
             idle = [w for w in self.workers if w.end_ns is None and w.has_work()]
             started = next((w for w in idle if w.start(self.driver.now)), None)

@@ -99,6 +99,10 @@ class NaiveControls:
 
     # The plan ---------------------------------------------------------------------------------------------------------
 
+    def tie(self, number: int) -> int:
+        """Requests are numbered as ties go."""
+        return number
+
     def _into(self, node: int) -> range:
         return range(int(self.graph.edge_offsets[node]), int(self.graph.edge_offsets[node + 1]))
 
@@ -109,7 +113,7 @@ class NaiveControls:
         return float(self.graph.not_before_ms[node])
 
     def nodes(self, play: int) -> list[int]:
-        return sorted(int(node) for node in self.graph.plays[play].nodes)
+        return sorted((int(node) for node in self.graph.plays[play].nodes), key=self.graph.tie_ranks.__getitem__)
 
     def index(self, name: str) -> int:
         return self.graph.request_ids.index(name)

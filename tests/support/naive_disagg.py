@@ -151,7 +151,7 @@ class VllmDestination(DestinationRole):
         found = self.resident(node, self.prompt(node) // self.spec.block_size)
         fresh = self.ceil_blocks(self.prompt(node)) - len(found)
         idle = sum(self.pool.refs[copy] == 0 for copy in found)
-        if fresh > self.pool.available() - idle:
+        if fresh > self.pool.available() - idle - self.kept_free():
             return None
         for copy in found:
             self.pool.reuse(copy)
@@ -247,7 +247,7 @@ class SglangDestination(DestinationRole, NaiveSglangWorker):
 
     def resolve(self) -> None:
         (node,) = self.growers()
-        if self.ceil_blocks(self.known(node) + 1) > self.spec.blocks:
+        if self.ceil_blocks(self.requests[node].computed + 1) > self.spec.blocks:
             super().resolve()
         elif self.running == [node] and self.prebuilt:
             self.running.remove(node)
@@ -494,7 +494,7 @@ class NaiveDisagg:
                 self.deferred = [entry for entry in self.deferred if entry[0] is not worker]
                 self.end_pass(worker)
                 changed = True
-        for entry in sorted(self.transfers):
+        for entry in sorted(self.transfers, key=lambda each: (each[0], self.driver.tie(each[1]))):
             if entry[0] == now:
                 self.transfers.remove(entry)
                 self.queue.append(("activate", entry[1]))
@@ -514,8 +514,11 @@ class NaiveDisagg:
             return False
         while due := self.driver.due():
             self.driver.dispatch(due[0])
-            self.queue.append(("reserve" if self.sglang else "submit", due[0]))
             changed = True
+            if self.prefill[0].prompt(due[0]) >= self.prefill[0].context:
+                self.feedback.append((due[0], "rejected"))
+            else:
+                self.queue.append(("reserve" if self.sglang else "submit", due[0]))
         roles: tuple[Sequence[SourceRole | DestinationRole], ...] = (self.prefill, self.decode)
         for role in roles:
             while started := self.start_one(role):

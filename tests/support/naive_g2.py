@@ -231,6 +231,7 @@ class NaiveHostWorker(NaiveWorker):
         self.aside: list[int] = []  # who waits for a copy, or did, in order
         self.asleep: set[int] = set()  # those of them who wait until some copy ends
         self.scheduled: set[int] = set()
+        self.fenced: set[int] = set()  # who wrote, in this pass, blocks that a store was reading
         self.fence_ns = 0
         self.prepared: list[Copying] = []
         self.rescued: int | None = None  # who is looked at before all others
@@ -279,6 +280,9 @@ class NaiveHostWorker(NaiveWorker):
         super().accept(node)
         self.tried_ns = -1
 
+    def present(self) -> int:
+        return super().present() + len(self.aside)
+
     def has_work(self) -> bool:
         self.hear()
         return bool(self.running or self.waiting or len(self.aside) > len(self.asleep))
@@ -321,6 +325,7 @@ class NaiveHostWorker(NaiveWorker):
 
     def finish(self, now: int) -> list[tuple[int, str]]:
         self.tried_ns = -1
+        self.store_behind_fence(now)
         outcomes = super().finish(now)
         self.host.advance(now)
         self.hear()
@@ -337,6 +342,20 @@ class NaiveHostWorker(NaiveWorker):
 
     # Stores
 
+    def store_behind_fence(self, now: int) -> None:
+        """Store what was written behind the fence for those who end with this pass: there is no other time."""
+        fenced, self.fenced = self.fenced, set()
+        if not fenced:
+            return
+        self.host.advance(now)
+        self.hear()
+        for node in self.running:
+            last = len(self.requests[node].tokens_ns) + 1 >= self.limit(node)
+            whole = self.requests[node].computed == self.known(node)
+            if node in fenced and node not in self.canceled and whole and last:
+                self.prepare_store(node)
+                self.seen["behind the fence"] += 1
+
     def prepare_store(self, node: int) -> None:
         request = self.requests[node]
         begin, end = self.cursor.get(node, 0), min(request.computed, self.prompt(node)) // self.spec.block_size
@@ -347,6 +366,7 @@ class NaiveHostWorker(NaiveWorker):
             return
         copies = [request.table[block] for block in missing]
         if any(copy in self.reading for copy in copies):
+            self.fenced.add(node)
             return  # written in this pass, behind the fence: another time
         before = list(self.host.pins)
         room = self.host.make_room(len(missing), keys[begin:end])

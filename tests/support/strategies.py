@@ -13,6 +13,7 @@ from playproof_kernel import (
     HostSpec,
     LoadSpec,
     RouterSpec,
+    Rules,
     SpeculationSpec,
     Timing,
     TimingKind,
@@ -128,6 +129,24 @@ deployments = st.builds(
     context_length=st.sampled_from([8, 20, 1000]),
 )
 
+# Settings of vLLM's scheduler and cache beside the peer's, by the names of the kernel.
+scheduler_options = {
+    "watermark": st.sampled_from([0.0, 0.0, 0.1, 0.4, 1.0]),
+    "long_prefill_tokens": st.sampled_from([0, 0, 1, 3, 7]),
+    "reserve_full_prompt": st.booleans(),
+    "reuse_output": st.booleans(),
+}
+
+
+@st.composite
+def optioned_deployments(draw: st.DrawFn, ahead: bool | None = None) -> DeploymentSpec:
+    """Draw aggregated vLLM workers with settings of their own; `ahead` says whether they schedule asynchronously."""
+    drawn = draw(deployments)
+    options = {name: draw(values) for name, values in scheduler_options.items()}
+    is_ahead = draw(st.booleans()) if ahead is None else ahead
+    return replace(drawn, worker=replace(drawn.worker, ahead=is_ahead, **options))
+
+
 sglang_deployments = st.builds(
     DeploymentSpec,
     workers=st.integers(1, 2),
@@ -143,6 +162,8 @@ sglang_deployments = st.builds(
         max_sequences=st.sampled_from([1, 2, 4, 16]),
         prefix_caching=st.sampled_from([True, True, True, False]),
         timing=timings,
+        rules=st.sampled_from(Rules),
+        ignore_eos=st.sampled_from([False, False, True]),
     ),
     context_length=st.sampled_from([8, 20, 1000]),
 )
@@ -182,11 +203,16 @@ transfers = st.builds(
 
 
 @st.composite
-def disaggregated(draw: st.DrawFn, backends: Sequence[Backend] = tuple(Backend)) -> DeploymentSpec:
-    """Draw a prefill and a decode role: one backend, block size and cache, everything else of each role's own."""
+def disaggregated(draw: st.DrawFn, backends: Sequence[Backend] = tuple(Backend), plain: bool = False) -> DeploymentSpec:
+    """Draw a prefill and a decode role: one backend, block size and cache, everything else of each role's own.
+
+    Unless `plain`, vLLM's roles may have settings of `scheduler_options`.
+    """
     backend = draw(st.sampled_from(backends))
     size = draw(st.sampled_from([1, 1, 2, 3, 4]))
     caching = draw(st.sampled_from([True, True, True, False]))
+    optioned = backend is Backend.VLLM and plain is False and draw(st.booleans())
+    rules = draw(st.sampled_from(Rules))
     roles = [
         WorkerSpec(
             backend=backend,
@@ -199,6 +225,8 @@ def disaggregated(draw: st.DrawFn, backends: Sequence[Backend] = tuple(Backend))
             chunked_prefill_size=draw(st.sampled_from([1, 3, 8, 8192])),
             max_prefill_tokens=draw(st.sampled_from([4, 10, 16384])),
             schedule_conservativeness=draw(st.sampled_from([1.0, 1.4, 0.01])),
+            **({name: draw(values) for name, values in scheduler_options.items()} if optioned else {}),
+            rules=rules,
         )
         for _ in range(2)
     ]
@@ -226,6 +254,8 @@ def pressed(draw: st.DrawFn) -> tuple[Graph, DeploymentSpec]:
         max_sequences=draw(st.sampled_from([2, 4, 16])),
         prefix_caching=draw(st.sampled_from([True, True, False])),
         timing=draw(timings),
+        rules=draw(st.sampled_from(Rules)),
+        ignore_eos=draw(st.booleans()),
     )
     return sketch(drawn, block_size=1), DeploymentSpec(1, worker, 1000)
 
@@ -233,7 +263,7 @@ def pressed(draw: st.DrawFn) -> tuple[Graph, DeploymentSpec]:
 @st.composite
 def hosted_pairs(draw: st.DrawFn) -> DeploymentSpec:
     """Draw a prefill and a decode role of vLLM, with host memory on either or both."""
-    pair = draw(disaggregated([Backend.VLLM]))
+    pair = draw(disaggregated([Backend.VLLM], plain=True))
     assert pair.decode is not None
     which = draw(st.sampled_from(["prefill", "decode", "both"]))
     prefill, decode = (replace(worker, prefix_caching=True) for worker in (pair.worker, pair.decode.worker))

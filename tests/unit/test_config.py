@@ -84,6 +84,13 @@ NGRAM = {"kind": "ngram", "num_speculative_tokens": 3, "acceptance_rates": [0.8,
 # field, value, code of the one finding, and its field below that one where it is another
 GUARDS = [
     ("traffic.source.type", "synthetic", "config-value"),
+    (f"{WORKER}.scheduler.async_scheduling", 1, "config-type"),
+    (f"{WORKER}.scheduler.watermark", 1.5, "config-value"),
+    (f"{WORKER}.scheduler.watermark", -0.1, "config-value"),
+    (f"{WORKER}.scheduler.long_prefill_token_threshold", -1, "config-value"),
+    (f"{WORKER}.scheduler.prefill_schedule_interval", 0, "config-value"),
+    (f"{WORKER}.scheduler.scheduler_reserve_full_isl", "yes", "config-type"),
+    (f"{WORKER}.kv_cache.reuse_output", "always", "config-value"),
     ("traffic.source.format", "parquet", "config-value"),
     ("traffic.source.paths", "trace.jsonl", "config-type"),
     ("traffic.source.paths", [1], "config-type"),
@@ -333,6 +340,73 @@ def test_speculation_and_host_memory_exclude_one_another(roles: tuple[str, ...])
     alone = parse_configuration(both, overrides=off).deployment
     assert alone.speculation is not None
     assert not any(role.host_offload for role in alone.roles.values())
+
+
+SCHEDULING = {
+    "async_scheduling": (True, "ahead", True),
+    "watermark": (0.25, "watermark", 0.25),
+    "long_prefill_token_threshold": (64, "long_prefill_tokens", 64),
+    "scheduler_reserve_full_isl": (False, "reserve_full_prompt", False),
+}
+
+
+def test_the_settings_of_vllms_scheduler_become_what_was_written() -> None:
+    for name, (value, kernel, meant) in SCHEDULING.items():
+        deployment = parse_configuration(changed(f"{WORKER}.scheduler.{name}", value)).deployment
+        assert getattr(deployment, name) == value
+        assert getattr(deployment.to_spec().worker, kernel) == meant
+        assert getattr(Deployment().to_spec().worker, kernel) != meant
+        assert deployment.to_dict()[name] == value
+    assert (
+        parse_configuration(changed(f"{WORKER}.scheduler.prefill_schedule_interval", 3)).deployment.to_dict()[
+            "prefill_schedule_interval"
+        ]
+        == 3
+    )
+
+
+@pytest.mark.parametrize(("choice", "reuses"), [("auto", True), ("never", False)])
+def test_answers_are_reused_where_the_role_says_so(choice: str, reuses: bool) -> None:
+    alone = parse_configuration(changed(f"{WORKER}.kv_cache.reuse_output", choice)).deployment.to_spec()
+    assert alone.worker.reuse_output is reuses
+    field = "engine.workers.decode.kv_cache.reuse_output"
+    pair = parse_configuration(changed(field, choice, PAIR)).deployment.to_spec()
+    assert pair.decode is not None
+    assert (pair.worker.reuse_output, pair.decode.worker.reuse_output) == (False, reuses)
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, (value, _, _) in SCHEDULING.items()])
+def test_what_is_not_simulated_beside_a_scheduler_setting_is_refused(name: str, value: object) -> None:
+    field = f"{WORKER}.scheduler.{name}"
+    tree = msgspec.yaml.decode(changed(field, value))
+    tree["engine"]["workers"]["aggregated"]["kv_cache"] |= {"bytes_per_token": 1000, "host_offload": HOST}
+    hosted = msgspec.yaml.encode(tree)
+    if name == "long_prefill_token_threshold":
+        assert parse_configuration(hosted).deployment.roles["aggregated"].host_offload is not None
+        return
+    (problem,) = refused(hosted)
+    assert (problem.code, problem.where.field) == ("config-unsupported", field)
+    assert problem.where.line
+    assert "host offload" in problem.message
+    with pytest.raises(InvalidDeployment) as caught:
+        Deployment(host_offload=HOST_MEMORY, **{name: value})  # type: ignore[arg-type]
+    assert [item.where.field for item in caught.value.findings.items] == [f"Deployment.{name}"]
+
+
+def test_asynchronous_scheduling_stands_neither_with_speculation_nor_in_two_roles() -> None:
+    tree = msgspec.yaml.decode(changed(f"{WORKER}.scheduler.async_scheduling", True))
+    tree["engine"]["speculation"] = NGRAM
+    (problem,) = refused(msgspec.yaml.encode(tree))
+    assert (problem.code, problem.where.field) == ("config-unsupported", f"{WORKER}.scheduler.async_scheduling")
+    for role in ("prefill", "decode"):
+        field = f"engine.workers.{role}.scheduler.async_scheduling"
+        (problem,) = refused(changed(field, True, PAIR))
+        assert (problem.code, problem.where.field) == ("config-unsupported", field)
+        with pytest.raises(InvalidDeployment):
+            Disaggregated(**{role: {"prefill": PrefillRole, "decode": DecodeRole}[role](async_scheduling=True)})
+        others = [f"engine.workers.{role}.scheduler.{name}" for name in SCHEDULING if name != "async_scheduling"]
+        for other, (value, _, _) in zip(others, list(SCHEDULING.values())[1:], strict=True):
+            assert parse_configuration(changed(other, value, PAIR)).deployment.roles[role]
 
 
 HOST_MEMORY = HostOffload(num_host_blocks=4, bytes_per_token=1000, d2h_bandwidth_gbps=1, h2d_bandwidth_gbps=0)

@@ -109,7 +109,51 @@ def test_output_that_the_context_cuts_off_does_not_outgrow_the_pool() -> None:
     pool = pp.Deployment(blocks=10, block_size=10)
     (item,) = fit(graph, pool, pp.Load()).items
     assert (item.where.field, item.found) == ("output_length", "100 tokens and 50 of output")
-    assert not fit(graph, msgspec.structs.replace(pool, context_length=101), pp.Load()).items
+    cut = fit(graph, msgspec.structs.replace(pool, context_length=101), pp.Load())
+    assert [item.code for item in cut.items] == ["context-exceeds-pool"]
+
+
+@pytest.mark.parametrize(("context_length", "told"), [(160, False), (161, True), ("max", False)])
+def test_a_context_that_no_pool_holds_is_told(context_length: int | str, told: bool) -> None:
+    graph = sketch([{"request_id": "r", "input_length": 20, "output_length": 5}])
+    pool = pp.Deployment(blocks=10, block_size=16, context_length=context_length)
+    items = [item for item in fit(graph, pool, pp.Load()).items if item.code == "context-exceeds-pool"]
+    assert [(item.where.field, item.found, item.wanted) for item in items] == (
+        [("engine.context_length", "161", "at most 160 tokens (10 blocks)")] if told else []
+    )
+
+
+def test_a_context_is_compared_with_the_pool_of_each_role() -> None:
+    graph = sketch([{"request_id": "r", "input_length": 20, "output_length": 5}])
+    roles = {"prefill": pp.PrefillRole(blocks=100, block_size=16), "decode": pp.DecodeRole(blocks=10, block_size=16)}
+    items = fit(graph, pp.Disaggregated(context_length=1000, **roles), pp.Load()).items
+    assert [item.message for item in items] == [
+        "the context is longer than what the KV pool of one decode worker holds"
+    ]
+
+
+def test_an_interval_that_throttles_nothing_is_told() -> None:
+    graph = sketch([{"request_id": "r", "input_length": 20, "output_length": 5}])
+    assert not fit(graph, pp.Deployment(prefill_schedule_interval=1), pp.Load()).items
+    (item,) = fit(graph, pp.Deployment(prefill_schedule_interval=4), pp.Load()).items
+    assert (item.code, item.found, item.wanted) == ("config-no-effect", "4", "1")
+    assert item.where.field == "engine.workers.aggregated.scheduler.prefill_schedule_interval"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("async_scheduling", True), ("watermark", 0.1), ("long_prefill_token_threshold", 8)),
+        *(("scheduler_reserve_full_isl", False), ("prefill_schedule_interval", 2)),
+    ],
+)
+def test_settings_of_vllm_mean_nothing_to_sglang(name: str, value: object) -> None:
+    graph = sketch([{"request_id": "r", "input_length": 20, "output_length": 5}])
+    deployment = pp.Deployment(backend="sglang", block_size=1, **{name: value})  # type: ignore[arg-type]
+    (item,) = fit(graph, deployment, pp.Load()).items
+    assert (item.code, item.where.field) == ("config-no-effect", f"engine.workers.aggregated.scheduler.{name}")
+    spec = deployment.to_spec().worker
+    assert (spec.ahead, spec.watermark, spec.long_prefill_tokens, spec.reserve_full_prompt) == (False, 0.0, 0, True)
 
 
 def test_settings_without_effect_name_their_role() -> None:

@@ -25,10 +25,11 @@ def lowered(folder: Path, *rows: dict[str, Any], format: str = "auto", name: str
     return load_graph([folder], format=format, options=LoweringOptions(**{"block_size": 16, **options}))
 
 
-def test_plays_run_in_the_order_of_arrival(tmp_path: Path) -> None:
+def test_sessions_are_in_the_order_of_the_file(tmp_path: Path) -> None:
     graph = graph_of(lowered(tmp_path, row(timestamp=500), row(timestamp=100), row(timestamp=500)))
-    assert [play.play_id for play in graph.plays] == ["trace:2", "trace:1", "trace:3"]
+    assert [play.play_id for play in graph.plays] == ["trace:1", "trace:2", "trace:3"]
     assert [play.ordinal for play in graph.plays] == [0, 1, 2]
+    assert graph.not_before_ms.tolist() == [400.0, 0.0, 400.0]
     assert graph.facts["ordinary_loads"] == ["trace_timestamps", "concurrency"]
 
 
