@@ -134,21 +134,21 @@ def load_graph(
         on_bytes = None if options.progress is None else _Progress(options.progress, size)
         chosen_reader = reader(chosen)
         meant = {name: getattr(options, name) for name in chosen_reader.options}
-        _tell_idle(options, chosen_reader, findings)
+        _tell_idle(options, chosen_reader, Where(file=files[0].shown), findings)
         graph = chosen_reader.read(files, findings, facts, on_bytes=on_bytes, **meant)
     if lenient is not None:
         findings, graph = _without_bad(lenient, graph, facts)
     return Lowered(graph, findings, facts, tuple(files), scratch)
 
 
-def _tell_idle(options: LoweringOptions, chosen: Reader, findings: Findings) -> None:
+def _tell_idle(options: LoweringOptions, chosen: Reader, where: Where, findings: Findings) -> None:
     """Tell of options that were given and mean nothing to the format."""
     default = LoweringOptions()
     for name in FORMAT_OPTIONS:
         value = getattr(options, name)
         if name not in chosen.options and value != getattr(default, name):
             message = f"{name.replace('_', ' ')} has no meaning for {chosen.name}"
-            findings.add(finding("option-no-effect", message, found=value))
+            findings.add(finding("option-no-effect", message, where=where, found=value))
 
 
 def _files(
