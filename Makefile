@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench fuzz docs setup running clean
+.PHONY: demo test oldest check bench fuzz docs setup running clean
 
 # What running needs, and what development needs besides.
 setup: $(VENV)/.developing
@@ -28,6 +28,14 @@ demo: running
 test: setup
 	$(BIN)/pytest -n auto
 
+# With the oldest releases of Numba and NumPy that are supported: what leans on Numba's inner names, and replays.
+oldest:
+	$(PYTHON) -m venv $(VENV)-oldest
+	grep -vE '^(llvmlite|numba|numpy)==' constraints.txt | cat - constraints-oldest.txt > $(VENV)-oldest/constraints.txt
+	$(VENV)-oldest/bin/pip install --quiet --disable-pip-version-check \
+	  --constraint $(VENV)-oldest/constraints.txt --editable . pytest pytest-xdist hypothesis
+	$(VENV)-oldest/bin/pytest -q -n auto tests/unit/test_machine_code.py tests/unit/test_goldens_of_replay.py
+
 check: setup
 	$(BIN)/mypy
 	$(BIN)/ruff check .
@@ -45,4 +53,4 @@ docs: setup
 	$(BIN)/python -m playproof.docs
 
 clean:
-	rm -rf $(VENV) out build dist
+	rm -rf $(VENV) $(VENV)-oldest out build dist

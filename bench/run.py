@@ -10,6 +10,7 @@
 5. Host memory: the corpus on vLLM workers with host memory of their own and shared, each no slower than twice the same
    deployment without.
 6. Run controls: an hour of profile from a snapshot on, cold and warmed, on aggregated workers and prefill/decode.
+7. The cold start, as `bench/cold.py` has it.
 
 The corpus is looked for beside the project (``../shared/data/weka``, or under ``PLAYPROOF_DATA``) and unpacked into a
 temporary folder; without it only part 3 runs. Absolute times depend on the machine; the ratios are what to watch.
@@ -28,6 +29,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import cold
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVE = "kv-cache-tester-710traces.tar.xz"
@@ -362,6 +365,13 @@ def show_corpus(corpus: Path, limits: Limits) -> None:
         print(f"  {label:28} {value:8.2f} {unit:2}   {limits.check(label, value, LIMITS[name])}")
 
 
+def show_cold_start(limits: Limits) -> None:
+    print("The cold start (nothing kept)")
+    for label, value, unit, limit in cold.cold_start():
+        print(f"  {label:44} {value:8.2f} {unit:5}   {limits.check(label, value, limit)}")
+    print()
+
+
 def main() -> None:
     """Run the benchmarks, or one measurement of them; leave with 1 when a limit is not kept."""
     parser = argparse.ArgumentParser(description="Benchmarks of playproof.")
@@ -376,6 +386,7 @@ def main() -> None:
     # Hard links want one file system.
     with tempfile.TemporaryDirectory(dir=arguments.corpus.parent if arguments.corpus else None) as folder:
         scratch = Path(folder)
+        show_cold_start(limits)
         show_growth_within_a_play(scratch, limits)
         corpus = find_corpus(arguments.corpus, scratch)
         if corpus is not None:

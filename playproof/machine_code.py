@@ -269,7 +269,7 @@ def main() -> None:
 
     if hasattr(os, "nice"):
         with suppress(OSError):
-            os.nice(10)
+            os.nice(5)
     job = pickle.loads(sys.stdin.buffer.read())
     alone = filelock.FileLock(folder() / f"meanwhile-{type(job).__name__}", timeout=0)
     with notices.quiet(), suppress(filelock.Timeout), alone:
