@@ -171,7 +171,7 @@ WORKER = np.dtype(
         ("capacity_epoch", np.int64),  # rises whenever memory or a seat may have become free
         ("free", np.int64),  # blocks that nobody holds and that cache nothing
         ("idle", np.int64),  # cached blocks without a reference
-        ("wanted", np.int64),  # blocks that the latest eviction was to leave free; vLLM
+        ("free_wanted", np.int64),  # blocks that the latest eviction was to leave free; vLLM
         ("next_copy", np.int64),  # where the search for a free block begins; vLLM
         ("oldest", np.int64),  # where the order of idle blocks begins and ends; vLLM
         ("newest", np.int64),

@@ -191,7 +191,7 @@ def slot_of(slots: Any, copy: int) -> int:
 def evict(pool: Any, wanted: int) -> None:
     """Free the oldest idle copies until `wanted` are free, more than are now; the caller knows that they exist."""
     record = pool.worker[0]
-    record.wanted = wanted
+    record.free_wanted = wanted
     number = wanted - record.free
     copies, order = pool.copies, pool.order
     mask = natural(order.shape[0] - 1)

@@ -350,7 +350,7 @@ def _no_free_block(at: At) -> bool:
     ring = len(at.sim.order[worker])
     # Stretches stand in the order in which they came to rest, the copies of one from the highest number down.
     age = [((-1 - int(copies[copy].refs) - int(record.oldest)) % ring, -int(copy)) for copy in idle]
-    return free < record.wanted and idle[age.index(min(age))] == at.index
+    return free < record.free_wanted and idle[age.index(min(age))] == at.index
 
 
 PREDICATES: Final[Mapping[str, Callable[[At], bool]]] = {

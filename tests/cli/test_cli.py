@@ -314,9 +314,9 @@ def test_machines_are_printed(said: Any) -> None:
 def test_machines_are_proven(said: Any) -> None:
     code, out, _ = said("machines", "--prove")
     assert code == 0
-    for obligation in ("M1", "M2", "M3", "M4", "M5", "M6"):
+    for obligation in [f"M{number}" for number in range(1, 11)]:
         assert f"  {obligation} " in out
-    assert out.count(": proven (") == 6
+    assert out.count(": proven (") == 10
 
 
 # Everything else ----------------------------------------------------------------------------------------------------
@@ -456,6 +456,19 @@ def test_the_certificate_says_what_was_left_out(said: Any, tmp_path: Path) -> No
     _, out, _ = said("validate", str(trace), "--skip-bad", "--output", "json")
     shown = json.loads(out)["certificate"]["left_out"]
     assert (shown["records"], shown["torn_last_lines"], shown["named"]) == (1, 1, [f"{trace}:2", f"{trace}:3"])
+
+
+def test_the_report_of_a_replay_says_what_was_left_out(said: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(ROW + "{oops\n")
+    assert said("replay", str(trace))[0] == 1
+    code, out, _ = said("replay", str(trace), "--skip-bad")
+    assert code == 0
+    assert "left out, unreadable       1 record" in out
+    _, out, _ = said("replay", str(trace), "--skip-bad", "--json")
+    report = json.loads(out)
+    assert report["reading"]["left_out"]["named"] == [f"{trace}:2"]
+    assert report["certificate"]["left_out"] == report["reading"]["left_out"]
 
 
 def test_exclude_and_links_on_the_command_line(said: Any, tmp_path: Path) -> None:
