@@ -206,7 +206,7 @@ WORKER = np.dtype(
         ("charged", np.int64),  # tokens that it takes now
         ("input_left", np.int64),  # what is left of its budgets
         ("chunk_left", np.int64),
-        ("wanted", np.int64),  # tokens for which it makes room
+        ("room_wanted", np.int64),  # tokens for which it makes room
         ("fresh", np.int64),  # pages that it takes
         ("too_long", np.int64),  # waiting prompts at or over the context limit
         ("tick", np.int64),  # the tree's clock

@@ -54,7 +54,7 @@ def _open_batch(sim: Any, worker: int) -> None:
     record.charged = 0
     record.input_left = config.max_prefill_tokens
     record.chunk_left = config.chunked_prefill_size
-    record.wanted = 0
+    record.room_wanted = 0
     record.fresh = 0
 
 
@@ -70,7 +70,7 @@ def _commit(sim: Any, worker: int, request: int, start: int, tokens: int, part: 
     record.charged += charge + size
     record.input_left -= charge
     record.chunk_left -= charge
-    record.wanted += tokens + (size if size > 1 else 0)
+    record.room_wanted += tokens + (size if size > 1 else 0)
     fresh = pages_for(sim, start + tokens) - live.table_len
     record.fresh += fresh
     live.table_len += fresh
@@ -192,7 +192,7 @@ def _close_batch(sim: Any, worker: int, taken: int) -> None:
     record = sim.workers[worker]
     if taken == 0:
         return
-    want = pages_for(sim, record.wanted) - record.free
+    want = pages_for(sim, record.room_wanted) - record.free
     if want > 0:
         radix.evict(radix.tree_of(sim, worker), want)
     record.free -= record.fresh

@@ -253,18 +253,26 @@ class Scope:
         if row.request and (row.message, row.request) in self._by_request:
             return self._by_request[row.message, row.request], True
         same = self._by_instant.get((row.message, row.at_ns))
-        if same is not None and not _differ(same.request, row.request) and row.prompt in (0, same.prompt):
-            return same, True
+        if same is not None and not _differ(same.request, row.request):
+            if row.prompt == same.prompt > 0 or (not row.prompt and not self._goes_on_from_another(row, same)):
+                return same, True
         if _differ(latest.request, row.request):
             return None
         if not self._answers(row):
             return latest, True
+        if self._goes_on_from_another(row, latest):
+            return None
         if bool(latest.request) != bool(row.request):
             return None
         if latest.prompt and row.prompt != latest.prompt:
             return None
         # Where other messages have other ids, this one is no id for all of them.
         return latest, len(self._by_message) > 1
+
+    def _goes_on_from_another(self, row: Row, latest: RecordedCall) -> bool:
+        """Tell whether the input that a row answers hangs on another call than `latest`, as another process' does."""
+        path, parent, known = _way_up(row.above)
+        return row.placed and known and parent is not latest and any(id(item) in path for item in self.pending)
 
     def _answers(self, row: Row) -> bool:
         """Tell whether a row has an input before it that no call has answered."""

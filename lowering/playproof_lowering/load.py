@@ -7,19 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Final, Literal
 
 from playproof_spec.findings import Finding, Findings, Where, finding
 from playproof_spec.graph import Graph
 
 from playproof_lowering.formats import FORMATS, beside, detect, reader
 from playproof_lowering.leftout import SkipBad
-from playproof_lowering.reader import HEAD_BYTES
+from playproof_lowering.reader import HEAD_BYTES, Reader
 from playproof_lowering.source import Reading, Selection, SourceError, SourceFile, collect
 from playproof_lowering.stdin import NAME as STDIN
 from playproof_lowering.stdin import spooled
 
 __all__ = ["Lowered", "LoweringOptions", "load_graph"]
+
+
+# Those of the options that a format has or has not; the others are of any reading.
+FORMAT_OPTIONS: Final = ("block_size", "nested_timestamp_basis", "subagent_marker", "strict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +134,21 @@ def load_graph(
         on_bytes = None if options.progress is None else _Progress(options.progress, size)
         chosen_reader = reader(chosen)
         meant = {name: getattr(options, name) for name in chosen_reader.options}
+        _tell_idle(options, chosen_reader, Where(file=files[0].shown), findings)
         graph = chosen_reader.read(files, findings, facts, on_bytes=on_bytes, **meant)
     if lenient is not None:
         findings, graph = _without_bad(lenient, graph, facts)
     return Lowered(graph, findings, facts, tuple(files), scratch)
+
+
+def _tell_idle(options: LoweringOptions, chosen: Reader, where: Where, findings: Findings) -> None:
+    """Tell of options that were given and mean nothing to the format."""
+    default = LoweringOptions()
+    for name in FORMAT_OPTIONS:
+        value = getattr(options, name)
+        if name not in chosen.options and value != getattr(default, name):
+            message = f"{name.replace('_', ' ')} has no meaning for {chosen.name}"
+            findings.add(finding("option-no-effect", message, where=where, found=value))
 
 
 def _files(

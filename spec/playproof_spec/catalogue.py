@@ -492,6 +492,14 @@ FORMAT = _kinds(
         "a session of version 2.1.29 with `output_tokens` 1 for a page of text",
     ),
     Kind(
+        "option-no-effect",
+        Severity.NOTE,
+        "an option that this format does not have",
+        "What it would decide is told by the recording, or does not come up in it.",
+        "Leave the option out, or look whether the format is the one you mean.",
+        "`--subagent-marker spawn` with Claude Code sessions",
+    ),
+    Kind(
         "times-missing",
         Severity.WARNING,
         "calls without recorded times",

@@ -458,6 +458,19 @@ def test_the_certificate_says_what_was_left_out(said: Any, tmp_path: Path) -> No
     assert (shown["records"], shown["torn_last_lines"], shown["named"]) == (1, 1, [f"{trace}:2", f"{trace}:3"])
 
 
+def test_the_report_of_a_replay_says_what_was_left_out(said: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(ROW + "{oops\n")
+    assert said("replay", str(trace))[0] == 1
+    code, out, _ = said("replay", str(trace), "--skip-bad")
+    assert code == 0
+    assert "left out, unreadable       1 record" in out
+    _, out, _ = said("replay", str(trace), "--skip-bad", "--json")
+    report = json.loads(out)
+    assert report["reading"]["left_out"]["named"] == [f"{trace}:2"]
+    assert report["certificate"]["left_out"] == report["reading"]["left_out"]
+
+
 def test_exclude_and_links_on_the_command_line(said: Any, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(ROW)
     (tmp_path / "b.jsonl").write_text("oops\n")

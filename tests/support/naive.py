@@ -75,6 +75,20 @@ class NaivePool:
                 self.free.append(copy)
 
 
+def holder(graph: Graph, node: int) -> int | None:
+    """The first request that waits for the completion of `node` and whose prompt holds its own and its answer."""
+    name, length = graph.request_ids[node], int(graph.input_length[node])
+    whole = length // graph.block_size
+    for other in sorted(range(graph.node_count), key=lambda each: (graph.node_file[each], graph.node_line[each])):
+        into = range(int(graph.edge_offsets[other]), int(graph.edge_offsets[other + 1]))
+        edges = [graph.edge(number, other) for number in into]
+        follows = any(edge.source == name and edge.trigger is Trigger.COMPLETION for edge in edges)
+        longer = int(graph.input_length[other]) >= length + int(graph.output_length[node])
+        if follows and longer and (graph.hash_ids(other)[:whole] == graph.hash_ids(node)[:whole]).all():
+            return other
+    return None
+
+
 @dataclass
 class Request:
     """What the naive run knows of a node."""
@@ -286,26 +300,20 @@ class NaiveWorker:
         ids = self.graph.hash_ids(node).tolist()
         size, trace = self.spec.block_size, self.graph.block_size
         told = self.prompt(node)
-        if self.spec.reuse_output and (holder := self.holder(node)) is not None:
+        if self.spec.reuse_output and (said := self.told_ids(node)) is not None:
             # Its answer is what a later prompt says, and so is the end of its own.
-            ids, told = self.graph.hash_ids(holder).tolist(), told + self.limit(node)
+            ids, told = said, told + self.limit(node)
         known = self.prompt(node) + len(self.requests[node].tokens_ns)
         tokens: list[object] = [ids[i // trace] for i in range(min(told, known))]
         tokens += [("generated", node, i) for i in range(known - len(tokens))]
         return [tuple(tokens[: (b + 1) * size]) for b in range(blocks)]
 
-    def holder(self, node: int) -> int | None:
-        """The first request that waits for the completion of `node` and whose prompt holds its own and its answer."""
-        graph, name = self.graph, self.graph.request_ids[node]
-        whole = self.prompt(node) // graph.block_size
-        for other in sorted(range(graph.node_count), key=lambda each: (graph.node_file[each], graph.node_line[each])):
-            into = range(int(graph.edge_offsets[other]), int(graph.edge_offsets[other + 1]))
-            edges = [graph.edge(number, other) for number in into]
-            follows = any(edge.source == name and edge.trigger is Trigger.COMPLETION for edge in edges)
-            longer = self.prompt(other) >= self.prompt(node) + int(graph.output_length[node])
-            if follows and longer and (graph.hash_ids(other)[:whole] == graph.hash_ids(node)[:whole]).all():
-                return other
-        return None
+    def told_ids(self, node: int) -> list[int] | None:
+        """The hash ids of the prompt that holds the answer of `node`, if there is one."""
+        if not isinstance(self.graph, Graph):  # requests of the run controls, which are copies of the corpus'
+            return self.graph.told_ids(node)
+        other = holder(self.graph, node)
+        return None if other is None else self.graph.hash_ids(other).tolist()
 
     def most(self) -> int:
         """The most tokens that the pass computes of one request, if there is another."""

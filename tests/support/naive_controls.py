@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from blake3 import blake3
-from naive import NaiveAggregated, NaiveWorker, Request
+from naive import NaiveAggregated, NaiveWorker, Request, holder
 from naive_disagg import Handoff, NaiveDisagg
 from naive_sglang import NaiveSglangWorker
 from playproof_kernel import DeploymentSpec, LoadSpec
@@ -65,8 +65,15 @@ class Unrolled:
         self.output_length.append(output)
 
     def hash_ids(self, request: int) -> np.ndarray[Any, Any]:
-        ids = self.graph.hash_ids(self.source[request]).tolist()
-        return np.array([(self.scope[request] << 40) + i for i in ids], dtype=object)
+        return np.array(self._scoped(request, self.source[request]), dtype=object)
+
+    def _scoped(self, request: int, node: int) -> list[int]:
+        return [(self.scope[request] << 40) + i for i in self.graph.hash_ids(node).tolist()]
+
+    def told_ids(self, request: int) -> list[int] | None:
+        """The hash ids of the prompt that holds its answer, if there is one, as its own play instance has them."""
+        other = holder(self.graph, self.source[request])
+        return None if other is None else self._scoped(request, other)
 
 
 class NaiveControls:

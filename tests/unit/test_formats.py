@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playproof_lowering import LoweringOptions, load_graph
@@ -49,6 +50,24 @@ def test_the_order_of_registration_decides_a_tie_only(monkeypatch: pytest.Monkey
     monkeypatch.setattr(registry, "FORMATS", tuple(reversed(FORMATS)))
     assert detect(row) == "mooncake"
     assert detect(b'{"num_turns": 1, "hash_ids": []}') == "applied_compute_agentic"
+
+
+GIVEN: dict[str, Any] = {
+    "block_size": 16,
+    "nested_timestamp_basis": "absolute",
+    "subagent_marker": "spawn",
+    "strict": True,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_options_that_a_format_does_not_have_are_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "t.jsonl").write_text("{}\n")
+    result = load_graph([tmp_path], format=name, options=LoweringOptions(**GIVEN))
+    told = {item.message.split(" has no")[0] for item in result.findings.items if item.code == "option-no-effect"}
+    assert told == {option.replace("_", " ") for option in GIVEN.keys() - set(reader(name).options)}
+    plain = load_graph([tmp_path], format=name)
+    assert "option-no-effect" not in plain.findings.counts
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
