@@ -44,13 +44,16 @@ def capacity(graph: Graph, deployment: AnyDeployment, load: Load) -> tuple[tuple
     shared = any(w.host_offload is not None and w.host_offload.is_shared for w in deployment.roles.values())
     lanes = load.lanes if load.concurrency is None else load.concurrency
     wraps = load.snapshot_seed is not None and lanes is not None and lanes > len(graph.plays)
+    unclaimed = "stores to a shared host pool keep blocks of requests that have ended" if shared else ""
+    if deployment.backend == "sglang" and any(w.rules == "sglang" for w in deployment.roles.values()):
+        unclaimed = "of SGLang's own rules of retraction nothing has been shown; the peer's are"
     obligations = prove_capacity(
         graph,
         roles,
         findings,
         lanes=lanes,
         repeats=load.profile is not None or wraps,
-        unclaimed="stores to a shared host pool keep blocks of requests that have ended" if shared else "",
+        unclaimed=unclaimed,
     )
     if deployment.backend == "sglang":
         for memory in roles:
@@ -97,6 +100,9 @@ def _alone_in_sglang(inputs: Int64, outputs: Int64, weight: Int64, workers: Role
     opens_page = (rest == 1) | ((rest == 0) & (kept > 1)) | (rest + kept - 1 > size)
     excess = np.where(opens_page, size - 1, np.where(rest == 0, 0, size - rest))
     wanted = inputs + outputs + excess
+    if workers.rules == "sglang":
+        # Its own rules charge the whole output again after a retraction, and a page to spare.
+        wanted = inputs + 2 * outputs + 2 * size
     alone: Int64 = np.maximum(wanted // size + 1, weight)
     chunk, most = workers.chunked_prefill_size, min(workers.chunked_prefill_size, workers.max_prefill_tokens)
     charge = np.minimum(-(-(inputs + outputs) // size), -(-chunk // size)) * size

@@ -160,7 +160,8 @@ arrays lie in memory that cannot be made writable.
   engine's reserve and the context included, so that nothing fails for want of memory; **(b)** what can be in flight at
   one time fits together, so that nothing is preempted or retracted. The heaviest antichain of each play's order of
   completions is found by a least flow, and antichain and flow prove each other. A smaller pool is told the size that
-  would do. Nothing is claimed of (b) beside a host pool that workers share: its stores keep blocks of ended requests.
+  would do. Nothing is claimed of (b) beside a host pool that workers share, whose stores keep blocks of ended
+  requests, and of SGLang's own rules (`rules: sglang`).
 
 **What the solver is asked of each graph, honestly.** G4 and G5 of an acyclic play follow from lemmas: for the tables as
 they are, z3's answer on the structure of a graph that passed G2 and G3 is always the same, and the question asked of
