@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test oldest check bench fuzz docs setup running clean
+.PHONY: demo test oldest check bench fuzz watch docs setup running clean
 
 # What running needs, and what development needs besides.
 setup: $(VENV)/.developing
@@ -48,6 +48,11 @@ bench: setup
 
 fuzz: setup
 	HYPOTHESIS_PROFILE=deep FUZZ_SECONDS=60 $(BIN)/pytest -n auto tests/properties
+
+# Interpreted, with every event looked at: its guard holds, and it is a move of the models that are proven.
+watch: setup
+	NUMBA_DISABLE_JIT=1 PLAYPROOF_MONITOR=1 HYPOTHESIS_PROFILE=watched $(BIN)/pytest -n auto tests/properties \
+		--ignore tests/properties/test_interpreted.py --ignore tests/properties/test_monitor.py -k "not seeded_fault"
 
 docs: setup
 	$(BIN)/python -m playproof.docs

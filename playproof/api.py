@@ -27,6 +27,7 @@ from playproof.report import Report
 if TYPE_CHECKING:
     from playproof_spec.certificate import Certificate, ProvenGraph
     from playproof_spec.graph import Graph
+    from playproof_spec.obligation import Obligation
 
     from playproof.online.report import OnlineControlledReport, OnlineReport
 
@@ -44,6 +45,9 @@ class Reading(TypedDict):
     block_size: int | None
     nested_timestamp_basis: Basis
     subagent_marker: Marker
+    skip_bad: bool
+    exclude: tuple[str, ...]
+    follow_links: bool
 
 
 class InvalidTrace(InvalidInput):
@@ -62,11 +66,14 @@ class Validation:
         None when any finding is an error.
     graph : Graph or None
         What was read, also where it could not be proven; None when nothing could be read.
+    capacity : tuple of Obligation
+        With a deployment: that nothing fails for want of memory (G7a), and that nothing is preempted (G7b).
     """
 
     findings: Findings
     proven: ProvenGraph | None
     graph: Graph | None
+    capacity: tuple[Obligation, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -87,6 +94,9 @@ def load(
     nested_timestamp_basis: Basis = "auto",
     subagent_marker: Marker = "auto",
     strict: bool = False,
+    skip_bad: bool = False,
+    exclude: Sequence[str] = (),
+    follow_links: bool = False,
     compile: Setting | None = None,
 ) -> ProvenGraph:
     """Read traces, lower them to one graph, and prove it.
@@ -94,7 +104,7 @@ def load(
     Parameters
     ----------
     paths : path or sequence of paths
-        Files and folders.
+        Files and folders; "-" is standard input.
     format : str
         "auto" decides from the content; otherwise a name of docs/formats.md, such as "weka" or "claude".
     block_size : int, optional
@@ -105,6 +115,12 @@ def load(
         What the time of a Weka subagent marks.
     strict : bool
         Take unknown fields as errors.
+    skip_bad : bool
+        Leave out files, records and torn last lines that cannot be read, with a warning each; the certificate has them.
+    exclude : sequence of str
+        Patterns of files and folders to leave out.
+    follow_links : bool
+        Read what symbolic links lead to.
     compile : {"auto", "always", "never"}, optional
         Whether to wait for machine code that is not kept: "auto" reads small traces without, and has it compiled
         meanwhile. ``PLAYPROOF_COMPILE`` by default, else "auto". Results are the same.
@@ -127,6 +143,9 @@ def load(
         nested_timestamp_basis=nested_timestamp_basis,
         subagent_marker=subagent_marker,
         strict=strict,
+        skip_bad=skip_bad,
+        exclude=exclude,
+        follow_links=follow_links,
         compile=compile,
     )
     if result.proven is None:
@@ -142,6 +161,9 @@ def validate(
     nested_timestamp_basis: Basis = "auto",
     subagent_marker: Marker = "auto",
     strict: bool = False,
+    skip_bad: bool = False,
+    exclude: Sequence[str] = (),
+    follow_links: bool = False,
     deployment: AnyDeployment | None = None,
     offered: Load | None = None,
     places: Mapping[str, Where] = PLACES,
@@ -151,10 +173,10 @@ def validate(
 
     Parameters
     ----------
-    paths, format, block_size, nested_timestamp_basis, subagent_marker, strict, compile
+    paths, format, block_size, nested_timestamp_basis, subagent_marker, strict, skip_bad, exclude, follow_links, compile
         As for :func:`load`.
     deployment : Deployment or Disaggregated, optional
-        Also name the requests that it would have to reject.
+        Also name the requests that it would have to reject, and show what its memory holds of the load.
     offered : Load, optional
         The load on that deployment.
     places : mapping of str to Where
@@ -165,7 +187,7 @@ def validate(
     OSError
         When a path does not exist or cannot be read.
     """
-    from playproof_lowering import LoweringOptions, load_graph
+    from playproof_lowering import LoweringOptions, load_graph, placed
     from playproof_spec.certificate import prove
 
     reading: dict[str, Any] = {
@@ -173,19 +195,24 @@ def validate(
         "nested_timestamp_basis": nested_timestamp_basis,
         "subagent_marker": subagent_marker,
         "strict": strict,
+        "skip_bad": skip_bad,
+        "exclude": tuple(exclude),
+        "follow_links": follow_links,
     }
     listed = existing(paths)
-    job = machine_code.ReadingJob(tuple(str(path) for path in listed), {"format": format, **reading})
+    # Standard input is read once, and not by whoever compiles.
+    kept = tuple(str(path) for path in listed if str(path) != "-")
+    job = machine_code.ReadingJob(kept, {"format": format, **reading})
     graph: Graph | None = None
-    try:
-        with machine_code.reading(compile, job):
-            lowered = load_graph(listed, format=format, options=LoweringOptions(**reading))
-            graph = lowered.graph
-            if graph is None:
-                return Validation(lowered.findings, None, None)
+    with machine_code.reading(compile, job):
+        lowered = load_graph(listed, format=format, options=LoweringOptions(**reading))
+        graph = lowered.graph
+        if graph is None:
+            return Validation(placed(lowered.findings, lowered.sources), None, None)
+        try:
             proven = prove(graph, lowered.findings)
-    except InvalidInput as refused:
-        return Validation(refused.findings, None, graph)
+        except InvalidInput as refused:
+            return Validation(placed(refused.findings, lowered.sources), None, graph)
     findings = Findings()
     for item in proven.findings:
         findings.add(item)
@@ -193,7 +220,14 @@ def validate(
         findings.extend(misoffered(proven.graph, deployment, offered or Load(), places))
         findings.extend(fit(proven.graph, deployment, offered or Load()))
         findings.extend(contradictions(proven.graph, offered or Load()))
-    return Validation(findings, proven if not findings.errors else None, graph)
+    held: tuple[Obligation, ...] = ()
+    if deployment is not None and not findings.errors:
+        from playproof.capacity import capacity
+
+        held, told = capacity(proven.graph, deployment, offered or Load())
+        findings.extend(told)
+    findings = placed(findings, lowered.sources)
+    return Validation(findings, proven if not findings.errors else None, graph, held)
 
 
 def replay(
@@ -272,7 +306,7 @@ def _replay_so(
     per_request: bool,
     progress: Progress | None,
 ) -> Report:
-    from playproof_kernel import simulate
+    from playproof_kernel import UnfitLoad, simulate
     from playproof_kernel.controlled import simulate_controlled
     from playproof_kernel.snapshot import InvalidSnapshot
 
@@ -286,14 +320,18 @@ def _replay_so(
             controlled = simulate_controlled(
                 trace, deployment.to_spec(), load.to_spec(), capture=per_request, progress=progress
             )
-        except InvalidSnapshot as refused:
+        except (InvalidSnapshot, UnfitLoad) as refused:
             findings.extend(refused.findings)
             raise InvalidDeployment(findings) from None
         wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
         return ControlledReport(
             trace, controlled, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
         )
-    ledger = simulate(trace, deployment.to_spec(), load.to_spec(), progress=progress)
+    try:
+        ledger = simulate(trace, deployment.to_spec(), load.to_spec(), progress=progress)
+    except UnfitLoad as refused:
+        findings.extend(refused.findings)
+        raise InvalidDeployment(findings) from None
     wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
     return Report(
         trace, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
@@ -389,6 +427,9 @@ def run(
         block_size=configuration.block_size,
         nested_timestamp_basis=configuration.nested_timestamp_basis,
         subagent_marker=configuration.subagent_marker,
+        skip_bad=configuration.skip_bad,
+        exclude=configuration.exclude,
+        follow_links=configuration.follow_links,
         compile=compile,
     )
     return replay_configured(proven, configuration, per_request=per_request, progress=progress, compile=compile)
@@ -406,7 +447,7 @@ def existing(paths: PathOrPaths) -> list[Path]:
     if not listed:
         raise FileNotFoundError("no trace is given")
     for path in listed:
-        # A dangling link exists as a link: readers refuse it with a finding that says so.
-        if not path.exists() and not path.is_symlink():
+        # A dangling link exists as a link: readers refuse it with a finding that says so. A dash is standard input.
+        if str(path) != "-" and not path.exists() and not path.is_symlink():
             raise FileNotFoundError(f"no such file or folder: {path}")
     return listed

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -21,16 +21,18 @@ import msgspec
 import typer
 from playproof_native import modes, notices
 from playproof_spec import diagrams
-from playproof_spec.findings import Findings, InvalidInput, Severity
+from playproof_spec.findings import Findings, InvalidInput, Severity, printable
 from playproof_spec.graph import Graph
 from playproof_spec.machines import MACHINES
 from playproof_spec.obligation import PROVEN
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 
 from playproof import api
 from playproof.config import (
     DEFAULT_CONFIGURATION,
+    READERS,
     Basis,
     Configuration,
     Marker,
@@ -42,6 +44,8 @@ from playproof.online import MissingExtra, require_extra
 from playproof.online.options import SILENCE_TIMEOUT_S, OnlineOptions
 from playproof.render import (
     counted,
+    escaped,
+    escaped_json,
     print_certificate,
     print_findings,
     print_graph,
@@ -83,6 +87,11 @@ def _deafen(stream: TextIO) -> None:
 
 
 class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render with what a terminal would act upon escaped: names, ids and paths come from foreign files."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else escaped(text), style, control)
+
     def on_broken_pipe(self) -> None:
         """Go on without a reader; Rich would leave with 1, which says that there are errors."""
         _deafen(sys.stderr if self.stderr else sys.stdout)
@@ -105,23 +114,33 @@ class View(StrEnum):
     dot = "dot"
 
 
-class Format(StrEnum):
-    auto = "auto"
-    agentic_mooncake = "agentic_mooncake"
-    weka = "weka"
-    claude = "claude"
-    codex = "codex"
-    dynamo = "dynamo"
-    mooncake = "mooncake"
-    mooncake_delta = "mooncake-delta"
-    applied_compute_agentic = "applied_compute_agentic"
+def _known_format(name: str | None) -> str | None:
+    if name is not None and name not in READERS:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(READERS)}")
+    return name
 
 
-Paths = Annotated[list[Path], typer.Argument(help="Trace files and folders.", show_default=False)]
-FormatOption = Annotated[Format | None, typer.Option("--format", help="How to read them [default: from the content].")]
+Paths = Annotated[list[Path], typer.Argument(help="Trace files and folders; - is standard input.", show_default=False)]
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        # Names apart by spaces: a comma would not fit beside the longest one on a terminal of 80 columns.
+        help=f"How to read them; auto, the default, tells by the content. One of: {' '.join(READERS)}",
+        metavar="FORMAT",
+        callback=_known_format,
+    ),
+]
 BasisOption = Annotated[Basis | None, typer.Option(help="What Weka's nested times count from [default: auto].")]
 MarkerOption = Annotated[Marker | None, typer.Option(help="What a Weka subagent's own time marks [default: auto].")]
 BlockSizeOption = Annotated[int | None, typer.Option(min=1, help="Tokens per hash id, where the files do not say.")]
+SkipBadOption = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and say what, instead of refusing all.")
+]
+ExcludeOption = Annotated[
+    list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders like this; repeatable.")
+]
+FollowOption = Annotated[bool, typer.Option("--follow-links", help="Read what symbolic links lead to.")]
 
 
 class Compile(StrEnum):
@@ -211,16 +230,21 @@ def validate(
     nested_timestamp_basis: BasisOption = None,
     subagent_marker: MarkerOption = None,
     block_size: BlockSizeOption = None,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
     strict: Annotated[bool, typer.Option("--strict", help="Take unknown fields as errors.")] = False,
     output: Annotated[Output, typer.Option(help="What to print.")] = Output.text,
     compile: CompileOption = None,
 ) -> None:
     """Prove a trace, or say what is wrong with it."""
     settings = read_configuration(config) if config is not None else None
+    reading = _reading(settings, format, nested_timestamp_basis, subagent_marker, block_size)
+    _select(reading, skip_bad, exclude, follow_links)
     with _patience("reading and proving"):
         result = api.validate(
             paths,
-            **_reading(settings, format, nested_timestamp_basis, subagent_marker, block_size),
+            **reading,
             strict=strict,
             deployment=settings.deployment if settings is not None else None,
             offered=settings.load if settings is not None else None,
@@ -243,6 +267,7 @@ def _print_validation(result: api.Validation) -> None:
     print_findings(out, result.findings)
     if result.certificate is not None:
         print_certificate(out, result.certificate)
+        print_obligations(out, result.capacity)
     else:
         print_verdict(out, result.findings)
 
@@ -258,6 +283,7 @@ def _validation_dict(result: api.Validation) -> dict[str, object]:
         "counts": result.findings.counts,
         "findings": [msgspec.to_builtins(item) for item in result.findings.items],
         "certificate": certificate.to_dict() if certificate is not None else None,
+        "capacity": [msgspec.to_builtins(obligation) for obligation in result.capacity],
     }
 
 
@@ -269,12 +295,16 @@ def lower(
     nested_timestamp_basis: BasisOption = None,
     subagent_marker: MarkerOption = None,
     block_size: BlockSizeOption = None,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
     compile: CompileOption = None,
 ) -> None:
     """Write a proven trace in canonical form (Agentic Mooncake v2)."""
     from playproof_lowering import write_v2
 
     reading = _reading(None, format, nested_timestamp_basis, subagent_marker, block_size)
+    _select(reading, skip_bad, exclude, follow_links)
     with _patience("reading and proving"):
         result = api.validate(paths, **reading, compile=_setting(compile))
     print_findings(err, result.findings)
@@ -295,6 +325,9 @@ def inspect(
     nested_timestamp_basis: BasisOption = None,
     subagent_marker: MarkerOption = None,
     block_size: BlockSizeOption = None,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
     output: Annotated[View, typer.Option(help="What to print; mermaid and dot draw one play.")] = View.text,
     play: Annotated[str | None, typer.Option(help="The play to draw [default: the one with the most agents].")] = None,
     compile: CompileOption = None,
@@ -306,6 +339,7 @@ def inspect(
     if play is not None and not drawing:
         raise typer.BadParameter("only a picture is of one play: add --output mermaid or dot", param_hint="--play")
     reading = _reading(None, format, nested_timestamp_basis, subagent_marker, block_size)
+    _select(reading, skip_bad, exclude, follow_links)
     with _patience("reading and proving"):
         result = api.validate(paths, **reading, compile=_setting(compile))
     if result.proven is None:
@@ -331,10 +365,12 @@ def _draw(graph: Graph, name: str | None, output: View) -> None:
     if play is None:
         raise typer.BadParameter(f"the corpus has no play {name!r}", param_hint="--play")
     if len(play.nodes) > picture.MAX_REQUESTS:
-        message = f"play {play.play_id} has {len(play.nodes):,} requests, a picture holds {picture.MAX_REQUESTS}"
+        message = (
+            f"play {printable(play.play_id)} has {len(play.nodes):,} requests, a picture holds {picture.MAX_REQUESTS}"
+        )
         raise typer.BadParameter(message, param_hint="--play")
     draw = picture.mermaid if output is View.mermaid else picture.dot
-    _print_json_text(draw(graph, play) + "\n")
+    _print_text(escaped(draw(graph, play)) + "\n")
 
 
 @app.command()
@@ -344,6 +380,9 @@ def replay(
     settings: SetOption = None,
     out_folder: Annotated[Path | None, typer.Option("--out", help="Folder for report.json.")] = None,
     per_request: Annotated[bool, typer.Option("--per-request", help="Also write requests.jsonl.")] = False,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report alone.")] = False,
     online: Annotated[bool, typer.Option("--online", help="Replay on the wall clock, over HTTP.")] = False,
     endpoint: Annotated[
@@ -370,8 +409,10 @@ def replay(
         raise typer.BadParameter(
             "name a trace here, or in the configuration's traffic.source.paths", param_hint="paths"
         )
+    reading = _reading(configuration, None)
+    _select(reading, skip_bad, exclude, follow_links)
     with _patience("reading and proving"):
-        result = api.validate(chosen, **_reading(configuration, None), compile=_setting(compile))
+        result = api.validate(chosen, **reading, compile=_setting(compile))
     if result.proven is None:
         print_findings(err, result.findings)
         print_verdict(err, result.findings)
@@ -387,7 +428,7 @@ def replay(
         err.print(f"{told} ({counts}); `playproof validate --config` shows them", markup=False)
     written = report.write(out_folder, per_request=per_request) if out_folder is not None else []
     if as_json:
-        _print_json_text(report.to_json().decode())
+        _print_text(escaped_json(report.to_json().decode()))
     else:
         print_report(out, report.to_dict())
         for path in written:
@@ -597,7 +638,7 @@ def _configuration(config: Path | None, settings: Sequence[str]) -> Configuratio
 
 def _reading(
     configuration: Configuration | None,
-    format: Format | None,
+    format: str | None,
     basis: Basis | None = None,
     marker: Marker | None = None,
     block_size: int | None = None,
@@ -605,18 +646,28 @@ def _reading(
     """Return how to read: the command line's word, else the configuration's, else the defaults."""
     said = configuration or Configuration()
     return {
-        "format": format.value if format is not None else said.format,
+        "format": format or said.format,
         "nested_timestamp_basis": basis or said.nested_timestamp_basis,
         "subagent_marker": marker or said.subagent_marker,
         "block_size": block_size if block_size is not None else said.block_size,
+        "skip_bad": said.skip_bad,
+        "exclude": said.exclude,
+        "follow_links": said.follow_links,
     }
 
 
+def _select(reading: api.Reading, skip_bad: bool, exclude: Sequence[str] | None, follow_links: bool) -> None:
+    """Add to a reading what the command line leaves out and follows besides."""
+    reading["skip_bad"] |= skip_bad
+    reading["exclude"] += tuple(exclude or ())
+    reading["follow_links"] |= follow_links
+
+
 def _print_json(value: object) -> None:
-    _print_json_text(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    _print_text(escaped_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")
 
 
-def _print_json_text(text: str) -> None:
+def _print_text(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 import yaml
 from blake3 import blake3
+from playproof_lowering.formats import FORMATS
 from playproof_spec.findings import Finding, Findings, Where, finding
-from playproof_spec.graph import FORMATS
 
 from playproof.deployment import (
     DEFAULT_BLOCKS,
@@ -25,6 +25,7 @@ from playproof.deployment import (
     DEFAULT_SHARED_GBPS,
     LOAD_NAMES,
     POOL_SETTINGS,
+    RULES,
     AnyDeployment,
     BackendName,
     DecodeRole,
@@ -48,6 +49,7 @@ from playproof.deployment import (
     too_many_blocks,
     unequal_blocks,
     unequal_pools,
+    unequal_rules,
     unusable_host,
     unusable_scheduling,
     unusable_speculation,
@@ -107,6 +109,9 @@ class _Source(_Section, frozen=True, kw_only=True):
     block_size: BlockSize | None = None
     nested_timestamp_basis: Basis = "auto"
     subagent_marker: Marker = "auto"
+    skip_bad: bool = False
+    exclude: list[str] = []
+    follow_links: bool = False
 
 
 class _Snapshot(_Section, frozen=True, kw_only=True):
@@ -163,6 +168,8 @@ class _Scheduler(_Section, frozen=True, kw_only=True):
     long_prefill_token_threshold: Tokens = 0
     scheduler_reserve_full_isl: bool = True
     prefill_schedule_interval: Positive = 1
+    rules: str = "sglang"
+    ignore_eos: bool = False
 
 
 class _PrefillScheduler(_Scheduler, frozen=True, kw_only=True):
@@ -296,6 +303,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     **{f"{worker}.kv_cache.host_offload.scope": (("dp_rank_local", "cluster_shared"), _SCOPES) for worker in _WORKERS},
     **{f"{worker}.kv_cache.reuse_output": (("auto", "never"), {}) for worker in _WORKERS},
     **{f"{worker}.timing.type": (("fixed", "polynomial"), {}) for worker in _WORKERS},
+    **{f"{worker}.scheduler.rules": (RULES, {}) for worker in _WORKERS},
 }
 
 SectionT = TypeVar("SectionT", bound=_Section)
@@ -310,6 +318,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         Traces; relative ones were relative to the configuration's folder.
     format, nested_timestamp_basis, subagent_marker : str
     block_size : int or None
+    skip_bad, follow_links : bool
+    exclude : tuple[str, ...]
         Reading options of the trace.
     deployment : Deployment or Disaggregated
     load : Load
@@ -322,6 +332,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None = None
     nested_timestamp_basis: Basis = "auto"
     subagent_marker: Marker = "auto"
+    skip_bad: bool = False
+    exclude: tuple[str, ...] = ()
+    follow_links: bool = False
     deployment: AnyDeployment = Deployment()
     load: Load = Load()
     places: dict[str, Where] = {}
@@ -377,6 +390,9 @@ def _resolve(config: _Config, folder: Path, reader: _Reader) -> Configuration:
         block_size=source.block_size,
         nested_timestamp_basis=source.nested_timestamp_basis,
         subagent_marker=source.subagent_marker,
+        skip_bad=source.skip_bad,
+        exclude=tuple(source.exclude),
+        follow_links=source.follow_links,
         deployment=_deployment(config.engine),
         load=_resolve_load(config.traffic),
         places={name: reader.near(field) for name, field in {**_CONTROLS, "mode": "engine.mode"}.items()},
@@ -827,6 +843,8 @@ class _Reader:
         known = {field: size for field, size in sizes.items() if size is not None}
         if len(known) == len(sizes):
             self._told(unequal_blocks(self.near(f"{path}.decode.kv_cache.block_size"), known))
+        field = f"{path}.decode.scheduler.rules"
+        self._told(unequal_rules(self.near(field), prefill.scheduler.rules, decode.scheduler.rules))
         pools = [(worker.parallelism.replicas, worker.kv_cache.capacity.blocks) for worker in roles.values()]
         if not any(too_many_blocks(Where(), pool) for pool in pools):  # or else it has been told of one role
             self._told(too_many_blocks(self._where(f"{path}.decode.kv_cache.capacity.blocks"), *pools))

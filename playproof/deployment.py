@@ -7,7 +7,7 @@ The kernel is imported there and not above: it brings the compiler along, which 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import msgspec
 from playproof_spec.findings import Finding, Findings, InvalidInput, Where, finding
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 BackendName = Literal["vllm", "sglang"]
 ReuseOutput = Literal["auto", "never"]
+RulesName = Literal["sglang", "aisimulate"]
+RULES: tuple[str, ...] = get_args(RulesName)
 # `context_length: max`: longer than any prompt and output that a trace may declare.
 UNLIMITED_CONTEXT_TOKENS = 2 * MAX_TOKENS + 1
 # The pool of the stated default: 1,048,576 tokens, so that a request of a million tokens fits.
@@ -109,6 +111,21 @@ def unequal_blocks(where: Where, sizes: Mapping[str, int]) -> Finding | None:
         wanted="one size for both",
         because="A handoff moves blocks one for one, from the prefill worker's pool to the decode worker's.",
         hint="Give both roles the same block_size.",
+    )
+
+
+def unequal_rules(where: Where, prefill: str, decode: str) -> Finding | None:
+    """Return a finding if the roles follow different sets of SGLang's rules."""
+    if prefill == decode:
+        return None
+    return finding(
+        "config-combination",
+        "the roles do not follow one set of rules",
+        where=where,
+        found=f"prefill: {prefill}, decode: {decode}",
+        wanted="one value for both",
+        because="A set of rules says how one engine behaves, and both roles are that engine.",
+        hint="Give both roles the same rules.",
     )
 
 
@@ -342,6 +359,8 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
     scheduler_reserve_full_isl: bool = True
     prefill_schedule_interval: Positive = 1
     reuse_output: ReuseOutput = "never"
+    rules: RulesName = "sglang"
+    ignore_eos: bool = False
     timing: FixedTiming | PolynomialTiming = FixedTiming()
     host_offload: HostOffload | None = None
 
@@ -373,7 +392,7 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
         )
 
     def _worker_spec(self, backend: BackendName) -> WorkerSpec:
-        from playproof_kernel.deployment import Backend, WorkerSpec
+        from playproof_kernel.deployment import Backend, Rules, WorkerSpec
 
         return WorkerSpec(
             blocks=self.blocks,
@@ -386,6 +405,8 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
             chunked_prefill_size=self.chunked_prefill_size,
             max_prefill_tokens=self.max_prefill_tokens,
             schedule_conservativeness=self.schedule_conservativeness,
+            rules=Rules[self.rules.upper()],
+            ignore_eos=self.ignore_eos,
             host=self._host_spec(),
             ahead=self.async_scheduling and backend == "vllm",
             watermark=self.watermark if backend == "vllm" else 0.0,
@@ -508,6 +529,10 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
         nothing here, and a value other than 1 is told of.
     reuse_output : "auto" or "never"
         Whether generated tokens are found in cache by a later prompt whose hash ids say that it holds them.
+    rules : "sglang" or "aisimulate"
+        Whose rules SGLang workers follow where SGLang itself and the peer part; both roles follow the same.
+    ignore_eos : bool
+        Whether SGLang is told that every request generates all that it may; it then keeps all of that free.
     context_length : int or "max"
         Tokens of prompt and output that a request may have; "max" sets no limit.
     speculation : Speculation or None
@@ -675,6 +700,7 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
         problems = (
             unequal_blocks(Where(field="Disaggregated.decode.block_size"), sizes),
             too_many_blocks(Where(field="Disaggregated.decode.blocks"), *pools),
+            unequal_rules(Where(field="Disaggregated.decode.rules"), self.prefill.rules, self.decode.rules),
         )
         found = [problem for problem in problems if problem is not None]
         for name, role in self.roles.items():

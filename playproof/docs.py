@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from playproof_lowering.formats import readers
 from playproof_spec.diagrams import findings_page, spec_readme
 
 from playproof.cli import main as run_command
@@ -27,6 +28,7 @@ WALL = re.compile(r"^replayed in .*$", re.MULTILINE)
 
 def pages(root: Path) -> dict[str, str]:
     """Return each generated page by its path from `root`, the project's root."""
+    readers()  # formats declare findings of their own
     readme = (root / "README.md").read_text(encoding="utf-8")
     return {
         "spec/README.md": spec_readme(),

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from playproof_spec.clock import PassCost, RoleWork, clock_finding
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph
 from playproof_spec.places import place
-from playproof_spec.units import HORIZON_MS
 
 from playproof.deployment import AGENTIC_CONTROLS, AnyDeployment, Disaggregated, FixedTiming, Load, RoleWorkers
 
-# Bounds on the polynomial timing model (docs/configuration.md): its constant parts, and its slope at a given batch.
-POLYNOMIAL_PASS_MS = 16.51 + 34.1
-POLYNOMIAL_MS_PER_TOKEN = 0.0152
-POLYNOMIAL_MS_PER_TOKEN_SQUARED = 4.21e-7
 MS_PER_S = 1000.0
 # By backend: its name, and the settings that belong to the other one.
 FOREIGN_SETTINGS = {
-    "vllm": ("vLLM", ("chunked_prefill_size", "max_prefill_tokens", "schedule_conservativeness")),
+    "vllm": (
+        "vLLM",
+        ("chunked_prefill_size", "max_prefill_tokens", "schedule_conservativeness", "rules", "ignore_eos"),
+    ),
     "sglang": (
         "SGLang",
         (
@@ -56,8 +54,7 @@ def fit(graph: Graph, deployment: AnyDeployment, load: Load) -> Findings:
     _no_effect(deployment, findings)
     _context_in_pool(deployment, findings)
     _never_fits(graph, deployment, findings)
-    if load.max_virtual_time_seconds is None:  # else it stops long before
-        _clock(graph, deployment, load, findings)
+    _clock(graph, deployment, load, findings)
     return findings
 
 
@@ -220,44 +217,33 @@ def _never_fits(graph: Graph, deployment: AnyDeployment, findings: Findings) -> 
 
 
 def _clock(graph: Graph, deployment: AnyDeployment, load: Load, findings: Findings) -> None:
-    """Compare an upper bound of the run's end with the horizon: all floors, delays and work one after another."""
-    floors = math.fsum(float(np.ptp(graph.not_before_ms[play.nodes])) for play in graph.plays if len(play.nodes))
-    latest = float(graph.not_before_ms.max(initial=0.0))
-    authored = (latest + floors + math.fsum(graph.edge_delay_ms.tolist())) / load.speedup
-    served = math.fsum(_passes_ms(graph, deployment.backend, role, each) for role, each in deployment.roles.items())
-    if isinstance(deployment, Disaggregated):
-        served += _transfers_ms(graph, deployment)
-    if load.snapshot_seed is not None and load.lanes is not None:
-        # Each play at most once a lane, and the preparation of a lane no longer than its play and ten prompts.
-        served *= 12 * load.lanes
-        if load.profile is not None:
-            profile = load.profile
-            authored += (profile.duration_seconds + profile.response_grace_seconds) * 1000.0
-    if authored + served >= HORIZON_MS:
-        found = f"up to {authored:.3g} ms of floors and delays and {served:.3g} ms of service"
-        message = "the replay could run past the end of the clock"
-        findings.add(finding("clock-horizon", message, found=found, wanted=f"less than {HORIZON_MS:.3g} ms in all"))
+    """Compare an upper bound of the run's end with the horizon (`playproof_spec.clock`)."""
+    profile_ms = 0.0
+    if load.profile is not None:
+        profile_ms = (load.profile.duration_seconds + load.profile.response_grace_seconds) * MS_PER_S
+    problem = clock_finding(
+        graph,
+        [_work(deployment.backend, role, workers) for role, workers in deployment.roles.items()],
+        speedup=load.speedup,
+        lanes=load.lanes if load.concurrency is None else load.concurrency,
+        transfers_ms=_transfers_ms(graph, deployment) if isinstance(deployment, Disaggregated) else 0.0,
+        is_cut=load.snapshot_seed is not None,
+        profile_ms=profile_ms,
+        stops=load.max_virtual_time_seconds is not None,
+    )
+    if problem is not None:
+        findings.add(problem)
 
 
-def _passes_ms(graph: Graph, backend: str, role: str, workers: RoleWorkers) -> float:
-    """Return what all passes of a role can cost at most, as long as nothing is preempted.
-
-    Every pass uses up its token budget, ends a prompt, or generates a token.
-    """
+def _work(backend: str, role: str, workers: RoleWorkers) -> RoleWork:
     # A chunk is cut to whole pages.
     chunk = max(workers.chunked_prefill_size - workers.block_size, 1)
     budget = min(chunk, workers.max_prefill_tokens) if backend == "sglang" else workers.max_batched_tokens
     if backend == "vllm" and workers.long_prefill_token_threshold > 0:
         budget = min(budget, workers.long_prefill_token_threshold)
-    prompts = int(graph.input_length.sum()) if role != "decode" else 0
-    outputs = int(graph.output_length.sum()) if role != "prefill" else 0
-    passes = prompts / budget + graph.node_count + outputs
     timing = workers.timing
-    if isinstance(timing, FixedTiming):
-        return passes * (timing.prefill_ms + timing.decode_ms)
-    batch = min(budget, prompts)
-    per_token = POLYNOMIAL_MS_PER_TOKEN + POLYNOMIAL_MS_PER_TOKEN_SQUARED * batch
-    return passes * POLYNOMIAL_PASS_MS + prompts * per_token
+    fixed_ms = timing.prefill_ms + timing.decode_ms if isinstance(timing, FixedTiming) else None
+    return RoleWork(role != "decode", role != "prefill", budget, PassCost(fixed_ms))
 
 
 def _transfers_ms(graph: Graph, deployment: Disaggregated) -> float:

@@ -118,7 +118,7 @@ def replay_s(graph: Graph, deployment: AnyDeployment, load: Load) -> float:
 @contextmanager
 def reading(setting: Setting | None, job: ReadingJob) -> Iterator[None]:
     """Run the readers and the proofs within the body as `setting` says, the environment's by default."""
-    import playproof_lowering  # noqa: F401  # so that its entries are there
+    import playproof_lowering.names  # noqa: F401  # so that its entries are there
     import playproof_spec.certificate  # noqa: F401
 
     entries = [entry for entry in ENTRIES if not entry.name.startswith("playproof_kernel.") and _used_always(entry)]
@@ -269,7 +269,7 @@ def main() -> None:
 
     if hasattr(os, "nice"):
         with suppress(OSError):
-            os.nice(10)
+            os.nice(5)
     job = pickle.loads(sys.stdin.buffer.read())
     alone = filelock.FileLock(folder() / f"meanwhile-{type(job).__name__}", timeout=0)
     with notices.quiet(), suppress(filelock.Timeout), alone:

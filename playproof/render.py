@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from playproof_spec.catalogue import CATALOGUE, Severity
-from playproof_spec.findings import Finding, Findings
+from playproof_spec.findings import Finding, Findings, printable
 from playproof_spec.graph import Graph
 from playproof_spec.obligation import PROVEN, Obligation
 from rich.box import SIMPLE_HEAD
@@ -32,6 +34,34 @@ LATENCIES = (
     ("ITL", "itl"),
     ("request E2E", "e2e_latency"),
 )
+
+
+def escaped(text: str) -> str:
+    """Return text with all that a terminal would act upon escaped, but for line breaks.
+
+    Examples
+    --------
+    >>> escaped("a\\x1b[2J\\nb")
+    'a\\\\x1b[2J\\nb'
+    """
+    return text if text.isprintable() else "\n".join(printable(line) for line in text.split("\n"))
+
+
+def escaped_json(text: str) -> str:
+    """Return a JSON text with the same escaped as JSON does; outside of strings it has none of it but line breaks."""
+    if text.isprintable():
+        return text
+    lines = text.split("\n")
+    return "\n".join(line if line.isprintable() else _UNPRINTABLE.sub(_json_escape, line) for line in lines)
+
+
+# What `str.isprintable` may find wrong is no letter, digit or common mark.
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    char = match.group()
+    return char if char.isprintable() else json.dumps(char)[1:-1]
 
 
 def counted(count: int, noun: str) -> str:
@@ -115,7 +145,22 @@ def print_certificate(console: Console, certificate: Certificate) -> None:
             f"graph {certificate.graph_digest[:16]}…",
         )
     )
+    left_out = left_out_in_words(certificate.left_out)
+    if left_out:
+        console.print(Text(f"  of what was left out nothing is shown: {left_out}", style="yellow"))
     print_obligations(console, certificate.obligations)
+
+
+def left_out_in_words(left_out: Mapping[str, Any]) -> str:
+    """Return what was left out of a corpus, an empty text where nothing was.
+
+    Examples
+    --------
+    >>> left_out_in_words({"files": 1, "records": 20, "torn_last_lines": 0})
+    '1 file, 20 records'
+    """
+    kinds = (("files", "file"), ("records", "record"), ("torn_last_lines", "torn last line"))
+    return ", ".join(counted(left_out[name], noun) for name, noun in kinds if left_out.get(name))
 
 
 def print_obligations(console: Console, obligations: Iterable[Obligation]) -> None:
@@ -154,6 +199,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         ("prompt tokens reused", _share(report["first_admission_prefix_cache_reused_ratio"])),
         ("forward passes", _number(report["forward_passes"])),
         *_roles(report["roles"] or {}),
+        *_left_out(report["reading"]),
         ("replayed in", f"{report['wall_time_ms'] / 1000:,.2f} s"),
     )
     for name, value in rows:
@@ -185,6 +231,12 @@ def _online(online: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     for cause, count in list(online["causes"].items())[:SHOWN_PER_CODE]:
         rows.append((counted(count, "request"), cause))
     return rows
+
+
+def _left_out(reading: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return a row on what of the corpus could not be read, where something was left out."""
+    words = left_out_in_words(reading.get("left_out", {}))
+    return [("left out, unreadable", words)] if words else []
 
 
 def _share(value: float | None) -> str:

@@ -352,6 +352,7 @@ class Report:
             "reading": {name: fact for name, fact in graph.facts.items() if not name.startswith("weka_")},
             "finding_counts": self.findings.counts,
             "deployment": self.deployment.to_dict(),
+            "engine_rules": engine_rules(self.deployment),
             "load": self.load.to_dict(),
             "digests": {
                 "input": graph.facts.get("input_digest", graph.source.digest),
@@ -480,6 +481,17 @@ def _seconds(times_ns: npt.NDArray[np.int64]) -> float:
 
 def _named(name: str, summary: Summary) -> dict[str, float | None]:
     return {f"{statistic}_{name}_ms": value for statistic, value in summary.items()}
+
+
+def engine_rules(deployment: AnyDeployment) -> str:
+    """Return whose rules the workers follow, with the version that they were compared with (docs/fidelity.md)."""
+    if deployment.backend == "vllm":
+        return "vllm 0.33.0"
+    from playproof_kernel.deployment import Rules
+    from playproof_kernel.sglang_rules import RULE_SETS
+
+    (name,) = {role.rules for role in deployment.roles.values()}
+    return RULE_SETS[Rules[name.upper()]].engine
 
 
 def host_pools(hosts: npt.NDArray[np.void], deployment: AnyDeployment) -> list[dict[str, Any]] | None:

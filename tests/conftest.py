@@ -24,7 +24,21 @@ settings.register_profile(
     deadline=timedelta(seconds=60),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+# `watched` is for interpreted runs, which are two orders of magnitude slower.
+settings.register_profile(
+    "watched",
+    max_examples=6,
+    stateful_step_count=20,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+if os.environ.get("PLAYPROOF_MONITOR"):
+    import monitor
+
+    monitor.install()
 
 
 def _folder(variable: str, default: str) -> Path:

@@ -9,12 +9,14 @@ from playproof_kernel.deployment import (
     LoadSpec,
     ProfileSpec,
     RouterSpec,
+    Rules,
     SpeculationSpec,
     Timing,
     TimingKind,
     TransferSpec,
     WorkerSpec,
 )
+from playproof_kernel.horizon import UnfitLoad
 from playproof_kernel.ledger import NEVER, Ledger
 from playproof_kernel.simulate import ReplayFault, simulate
 
@@ -30,10 +32,12 @@ __all__ = [
     "ProfileSpec",
     "ReplayFault",
     "RouterSpec",
+    "Rules",
     "SpeculationSpec",
     "Timing",
     "TimingKind",
     "TransferSpec",
+    "UnfitLoad",
     "WorkerSpec",
     "simulate",
     "simulate_controlled",

@@ -171,6 +171,7 @@ WORKER = np.dtype(
         ("capacity_epoch", np.int64),  # rises whenever memory or a seat may have become free
         ("free", np.int64),  # blocks that nobody holds and that cache nothing
         ("idle", np.int64),  # cached blocks without a reference
+        ("free_wanted", np.int64),  # blocks that the latest eviction was to leave free; vLLM
         ("next_copy", np.int64),  # where the search for a free block begins; vLLM
         ("oldest", np.int64),  # where the order of idle blocks begins and ends; vLLM
         ("newest", np.int64),
@@ -199,6 +200,14 @@ WORKER = np.dtype(
         ("blocked", np.int64),  # why the head of the queue was not admitted: a `Block`
         ("need", np.int64),  # tokens that the head would have to find free
         ("least_need", np.int64),  # the same if its cached prefix went
+        ("full", np.int64),  # whether nobody is looked at until a request leaves; rules of SGLang's own
+        ("cut", np.int64),  # whose prompt the current pass computes in part, or NONE; likewise, and so the next six
+        ("offset", np.float64),  # tokens that the batch that is put together will want, and running requests may
+        ("charged", np.int64),  # tokens that it takes now
+        ("input_left", np.int64),  # what is left of its budgets
+        ("chunk_left", np.int64),
+        ("room_wanted", np.int64),  # tokens for which it makes room
+        ("fresh", np.int64),  # pages that it takes
         ("too_long", np.int64),  # waiting prompts at or over the context limit
         ("tick", np.int64),  # the tree's clock
         ("tree_live", np.int64),  # nodes of the tree
@@ -431,6 +440,14 @@ CONFIG = np.dtype(
         ("ratio_start", np.float64),
         ("ratio_least", np.float64),
         ("ratio_step", np.float64),
+        # SGLang's rules: the switches of `sglang_rules.RuleSet`
+        ("whole_batches", np.int64),
+        ("sorted_batch", np.int64),
+        ("late_places", np.int64),
+        ("spare_pages", np.int64),
+        ("fixed_nodes", np.int64),
+        ("whole_leaves", np.int64),
+        ("ignore_eos", np.int64),
         ("caching", np.int64),
         ("reuse_output", np.int64),  # whether the blocks of an answer have the keys that later prompts give them
         ("context", np.int64),

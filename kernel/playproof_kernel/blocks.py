@@ -165,7 +165,7 @@ def allocate(pool: Any, table: Any, begin: int, number: int, event: int) -> None
     record = pool.worker[0]
     entries = table[begin : begin + number]
     if number > record.free:
-        evict(pool, number - record.free)
+        evict(pool, number)
     copies, states = pool.copies, pool.states
     copy, end = natural(record.next_copy), states.shape[0]
     for i in range(number):
@@ -188,9 +188,11 @@ def slot_of(slots: Any, copy: int) -> int:
 
 
 @compiled
-def evict(pool: Any, number: int) -> None:
-    """Free the `number` oldest idle copies; the caller knows that they exist."""
+def evict(pool: Any, wanted: int) -> None:
+    """Free the oldest idle copies until `wanted` are free, more than are now; the caller knows that they exist."""
     record = pool.worker[0]
+    record.free_wanted = wanted
+    number = wanted - record.free
     copies, order = pool.copies, pool.order
     mask = natural(order.shape[0] - 1)
     # Places of one page that were emptied; its count is lowered once for all of them.

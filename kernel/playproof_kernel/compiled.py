@@ -128,14 +128,17 @@ def compile_graph(
 
 
 def _floors_ns(graph: Graph, lanes: bool, speedup: float) -> Int64:
-    """Floors from the moment a play is activated: the origin, or with lanes the start of the play's earliest root."""
+    """Floors from the earliest floor of a root: of the corpus, or with lanes of the node's own play.
+
+    Only a root's floor says when something began. Recorders put placeholders, 0 above all, on nodes that wait for
+    others; a floor before the origin holds nothing back.
+    """
     floors = graph.not_before_ms
-    if not lanes:
-        return ms_to_ns((floors - floors.min()) / speedup)
     is_root = np.diff(graph.edge_offsets) == 0
     first_root = np.full(len(graph.plays), np.inf)
     np.minimum.at(first_root, graph.node_play[is_root], floors[is_root])
-    return ms_to_ns(np.maximum(floors - first_root[graph.node_play], 0.0) / speedup)
+    origin = first_root[graph.node_play] if lanes else first_root.min(initial=np.inf)
+    return ms_to_ns(np.maximum(floors - origin, 0.0) / speedup)
 
 
 def prompts_with_answers(graph: Graph) -> Int64:
@@ -216,7 +219,8 @@ def keys_of(graph: Graph, block_size: int, holders: Int64 | None, limit: Int64) 
     ends_in_tail = (tokens // block_size) * block_size > whole * trace_size
     depth = whole + ends_in_tail
     trie = _new_trie(int((run_offsets[1] - run_offsets[0]).sum()))
-    runs = (run_offsets, graph.run_first.view(np.int64), graph.run_count)
+    # Copies: the arrays of a proven graph are read only, which to the compiler is another type.
+    runs = (np.array(run_offsets), graph.run_first.view(np.int64).copy(), graph.run_count.copy())
     _intern(trie, *runs, order, whole)
     if ends_in_tail.any():
         _intern(trie, *runs, order, depth)

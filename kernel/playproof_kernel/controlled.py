@@ -40,6 +40,7 @@ from playproof_kernel.arrays import (
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.deployment import DeploymentSpec, LoadSpec
+from playproof_kernel.horizon import refuse_past_horizon
 from playproof_kernel.ledger import NEVER, Float64, Int64
 from playproof_kernel.passes import MAX_VARYING_PASSES
 from playproof_kernel.simulate import (
@@ -194,9 +195,12 @@ def simulate_controlled(
     ------
     InvalidSnapshot
         When the trace contradicts itself at a cut.
+    UnfitLoad
+        When a time could lie past the end of the clock, or the run comes to it.
     ReplayFault
         When the run cannot go on; no input that was proven may bring that about.
     """
+    refuse_past_horizon(proven.graph, deployment, load)
     digest = graph_digest(proven.graph, shift_floors=False)
     sim, cuts = start_controlled(proven.graph, digest, deployment, load)
     drain = Drain(proven.graph, capture)

@@ -13,6 +13,13 @@ class Backend(IntEnum):
     SGLANG = 1
 
 
+class Rules(IntEnum):
+    """Whose rules an SGLang worker follows where SGLang and the peer part; see `sglang_rules`."""
+
+    SGLANG = 0  # its own
+    AISIMULATE = 1  # the peer's
+
+
 class Role(IntEnum):
     """What a worker does of a request."""
 
@@ -105,6 +112,10 @@ class WorkerSpec:
         Most tokens that a vLLM pass computes of one request, unless there is no other; 0: no bound of its own.
     reuse_output : bool
         Whether blocks of generated tokens are found by a prompt that the trace makes of them; see `compiled`.
+    rules : Rules
+        Whose rules an SGLang worker follows.
+    ignore_eos : bool
+        Whether SGLang knows that requests generate all that they may, and keeps all of it free instead of a share.
     """
 
     blocks: int
@@ -123,6 +134,8 @@ class WorkerSpec:
     watermark: float = 0.0
     long_prefill_tokens: int = 0
     reuse_output: bool = False
+    rules: Rules = Rules.SGLANG
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,10 @@ def _fail_play(sim: Any, node: int, outcome: int) -> None:
         play.failed_outcome = outcome
     if sim.play_state[number] == _CLOSING:
         return
-    if sim.play_state[number] != _FAILING:
+    first = sim.play_state[number] != _FAILING
+    # One step with the node's event (obligation M4): nothing is skipped in a play that has not failed.
+    advance(PLAY_TABLE, sim.play_state, number, _NODE_FAILED)
+    if first:
         for i in range(play.node_begin, play.node_end):
             other = sim.play_nodes[i]
             state = sim.node_state[other]
@@ -165,7 +168,6 @@ def _fail_play(sim: Any, node: int, outcome: int) -> None:
                 sim.run[0].finished += 1
         if sim.config[0].controls != 0:
             drop_dead(sim)
-    advance(PLAY_TABLE, sim.play_state, number, _NODE_FAILED)
 
 
 @compiled

@@ -6,7 +6,7 @@ from typing import Any
 
 from playproof_spec.machines import RequestEvent
 
-from playproof_kernel import offload, passes, queues, router, sglang, tables, vllm
+from playproof_kernel import offload, passes, queues, router, sglang, sglang_pages, tables, vllm
 from playproof_kernel.arrays import NONE, READY, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, constant
@@ -109,7 +109,7 @@ def let_go(sim: Any, worker: int, request: int) -> None:
     if sim.live[request].table_len == 0:
         return
     if _is_sglang(sim):
-        sglang.let_go(sim, worker, request)
+        sglang_pages.let_go(sim, worker, request)
         return
     if offload.is_used(sim, worker):
         offload.drop_load(sim, worker, request)

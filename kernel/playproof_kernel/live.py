@@ -105,11 +105,12 @@ def close_admission(sim: Any) -> None:
         for i in range(play.node_begin, play.node_end):
             node = sim.play_nodes[i]
             if sim.node_state[node] == _BLOCKED or sim.node_state[node] == _READY:
+                if play.expired == 0:
+                    advance(PLAY_TABLE, sim.play_state, number, _DEADLINE)
                 advance(NODE_TABLE, sim.node_state, node, _EXPIRE)
                 play.expired += 1
                 run.finished += 1
         if play.expired > 0:
-            advance(PLAY_TABLE, sim.play_state, number, _DEADLINE)
             driver.settle_play(sim, number)
     drop_dead(sim)
 

@@ -216,11 +216,13 @@ def _expire(sim: Any) -> None:
         play = sim.plays[seat]
         for slot in range(play.node_begin, play.node_end):
             if sim.node_state[slot] == _BLOCKED or sim.node_state[slot] == _READY:
+                if play.expired == 0:
+                    # The play closes before its nodes expire: nothing expires in a play that may still complete.
+                    advance(PLAY_TABLE, sim.play_state, seat, _PLAY_DEADLINE)
                 advance(NODE_TABLE, sim.node_state, slot, _EXPIRE)
                 play.expired += 1
         run.never_issued += play.expired
         if play.expired > 0:
-            advance(PLAY_TABLE, sim.play_state, seat, _PLAY_DEADLINE)
             driver.settle_play(sim, seat)
     drop_dead(sim)
 

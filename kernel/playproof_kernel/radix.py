@@ -39,8 +39,8 @@ ROOT = 0
 
 @compiled_entry
 def room(sequences: int) -> int:
-    """Return how many nodes a pass of `sequences` requests may add: one at each match, two at each insert."""
-    return 4 * sequences + 8
+    """Return how many nodes a pass of `sequences` requests may add: one at each match, three at each insert."""
+    return 5 * sequences + 8
 
 
 @compiled
@@ -331,8 +331,8 @@ def _lock(tree: Any, node: int) -> None:
 
 
 @compiled
-def lock_prefix(tree: Any, pages: int, node: int) -> int:
-    """Lock what `find_prefix` found and return the node that now ends it.
+def touch(tree: Any, pages: int, node: int) -> int:
+    """Stamp what `find_prefix` found, and return the node that now ends it.
 
     A node that is covered in part is cut there.
     """
@@ -345,10 +345,22 @@ def lock_prefix(tree: Any, pages: int, node: int) -> int:
         last = _split(tree, node, pages)
     at = last
     while at != ROOT:
-        entry = tree.nodes[at]
-        entry.tick = record.tick
-        _lock(tree, at)
-        at = entry.parent
+        _stamp(tree, at, record.tick)
+        at = tree.nodes[at].parent
+    return last
+
+
+@compiled
+def lock_path(tree: Any, node: int) -> None:
+    """Lock the path that ends at `node`."""
+    lock_below(tree, node, ROOT)
+
+
+@compiled
+def lock_prefix(tree: Any, pages: int, node: int) -> int:
+    """Stamp and lock what `find_prefix` found, and return the node that now ends it."""
+    last = touch(tree, pages, node)
+    lock_path(tree, last)
     return last
 
 
@@ -406,7 +418,8 @@ def insert(tree: Any, request: int, start: int, begin: int, end: int) -> int:
     at, depth = start, begin
     while depth < end:
         entry = tree.nodes[at]
-        if at != ROOT and entry.children == 0 and (entry.locks == 0 or (at == start and entry.locks == 1)):
+        mine = entry.locks == 0 or (at == start and entry.locks == 1)
+        if mine and at != ROOT and entry.children == 0 and tree.config[0].fixed_nodes == 0:
             # All pages before are the same, so the whole node may as well be this request's.
             _own(tree, at, request)
             if entry.grown != record.published:
@@ -428,6 +441,17 @@ def insert(tree: Any, request: int, start: int, begin: int, end: int) -> int:
         at = child
         _stamp(tree, at, record.tick)
     return at
+
+
+@compiled
+def part_at(tree: Any, leaf: int, page: int) -> None:
+    """Cut the node on the path to `leaf` that has pages on both sides of `page`, if there is one."""
+    at = leaf
+    while at != ROOT and tree.nodes[at].begin >= page:
+        at = tree.nodes[at].parent
+    if at != ROOT and tree.nodes[at].end > page > 0:
+        tree.worker[0].tick += 2  # what is cut off is newer than what the insert cut off
+        _split(tree, at, page)
 
 
 @compiled
@@ -493,20 +517,26 @@ def published_prefix(tree: Any, request: int, most: int) -> int:
 
 @compiled
 def evict(tree: Any, pages: int) -> None:
-    """Free `pages` evictable pages, from the end of the leaf with the oldest stamp."""
+    """Free `pages` evictable pages, from the end of the leaf with the oldest stamp.
+
+    Where leaves go whole, as many as it takes, and at most all that are unlocked.
+    """
     record = tree.worker[0]
-    record.evictions += pages
-    record.idle -= pages
-    record.free += pages
-    while pages > 0:
+    whole = tree.config[0].whole_leaves != 0
+    while pages > 0 and record.leaves > 0:
         victim = tree.leaves[0]
         entry = tree.nodes[victim]
+        length = entry.end - entry.begin
+        count = length if whole else min(length, pages)
         if tree.config[0].router != 0:
-            _note_ghost(tree, victim, max(entry.end - pages, entry.begin))
-        if entry.end - entry.begin > pages:
-            entry.end -= pages
+            _note_ghost(tree, victim, entry.end - count)
+        record.evictions += count
+        record.idle -= count
+        record.free += count
+        pages -= count
+        if count < length:
+            entry.end -= count
             return
-        pages -= entry.end - entry.begin
         _remove_leaf(tree, victim)
         buckets.unlink(tree.nodes, tree.buckets, victim)
         entry.next = record.tree_spare

@@ -111,6 +111,8 @@ def remove_running(sim: Any, worker: int, request: int) -> None:
             kept += 1
         elif i < stalled:
             record.stalled -= 1
+    if kept < record.running:
+        record.full = 0
     record.running = kept
 
 

@@ -12,7 +12,7 @@ from playproof_spec.certificate import ProvenGraph
 from playproof_spec.machines import HostBlockState, NodeState, RequestState
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import driver, loop, radix, sglang
+from playproof_kernel import driver, loop, radix, sglang_rules
 from playproof_kernel.arrays import (
     ADMISSION,
     BRANCH,
@@ -57,6 +57,7 @@ from playproof_kernel.deployment import (
     SpeculationSpec,
     WorkerSpec,
 )
+from playproof_kernel.horizon import passed_horizon, refuse_past_horizon
 from playproof_kernel.host import ORDER_PER_BLOCK
 from playproof_kernel.ledger import HOST_USE, Ledger
 from playproof_kernel.pages import PAGE
@@ -70,7 +71,7 @@ MAX_SPARE_NUMBERS = 1 << 22
 
 
 class ReplayFault(Exception):
-    """The replay broke a rule of its own (a stall, or a clock past its horizon). The message names it."""
+    """The replay broke a rule of its own, such as a stall. The message names it."""
 
 
 def simulate(
@@ -94,12 +95,15 @@ def simulate(
     ------
     ReplayFault
         When the run cannot go on; no input that was proven may bring that about.
+    UnfitLoad
+        When a time could lie past the end of the clock, or the run comes to it.
     ValueError
         When the load has a snapshot, warmup or profile.
     """
     load = load or LoadSpec()
     if load.snapshot_seed is not None or load.warmup or load.profile is not None:
         raise ValueError("run controls are simulated by simulate_controlled")
+    refuse_past_horizon(proven.graph, deployment, load)
     worker = deployment.worker
     graph = compile_graph(
         proven.graph,
@@ -186,7 +190,7 @@ def with_room(sim: Sim, stop: int) -> Sim:
     if stop == loop.Stop.STALL:
         raise ReplayFault(f"no event is due but {len(sim.node_state) - int(sim.run[0].finished)} requests remain")
     if stop == loop.Stop.HORIZON:
-        raise ReplayFault("the simulated clock ran past its horizon of 2^62 ns")
+        raise passed_horizon()
     return sim
 
 
@@ -271,6 +275,8 @@ def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: i
         prefill = deployment.worker
         if (prefill.backend, prefill.block_size) != (decode.worker.backend, decode.worker.block_size):
             raise ValueError("the roles of a deployment have one backend and one block size")
+        if prefill.rules != decode.worker.rules:
+            raise ValueError("the roles of a deployment follow one set of rules")
         _fill_role(config[1:2], decode.worker, decode.workers, nodes)
         config.role = (Role.PREFILL, Role.DECODE)
         config[1].first_worker = deployment.workers
@@ -330,9 +336,8 @@ def _fill_role(config: Any, spec: WorkerSpec, workers: int, nodes: int) -> None:
     config.plain = spec.reserve_full_prompt and int(spec.watermark * (spec.blocks + 1)) == 0
     config.chunked_prefill_size = spec.chunked_prefill_size
     config.max_prefill_tokens = spec.max_prefill_tokens
-    config.ratio_start = sglang.RATIO_START * spec.schedule_conservativeness
-    config.ratio_least = config.ratio_start * sglang.RATIO_LEAST_SHARE
-    config.ratio_step = (config.ratio_start - config.ratio_least) / sglang.RATIO_STEPS
+    sglang_rules.fill(config, spec.rules, spec.schedule_conservativeness)
+    config.ignore_eos = spec.ignore_eos
     config.caching = spec.prefix_caching
     config.reuse_output = spec.reuse_output
     config.timing = spec.timing.kind
@@ -482,6 +487,7 @@ def _new_workers(config: Any) -> Any:
         "asked",
         "spare_page",
         "tree_spare",
+        "cut",
     ):
         table[name] = NONE
     table.role = np.repeat(np.arange(len(config)), config.workers)

@@ -531,7 +531,7 @@ def _reserve_tokens(sim: Any, worker: int) -> bool:
         _preempt_last(sim, worker)
     if wanted > record.free:
         router.note_taking(sim, worker, wanted)
-        blocks.evict(blocks.pool_of(sim, worker), wanted - record.free)
+        blocks.evict(blocks.pool_of(sim, worker), wanted)
     return preempted
 
 

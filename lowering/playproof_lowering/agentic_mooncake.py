@@ -7,7 +7,7 @@ of the graph and is found by proving it, with the file and line recorded here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -18,14 +18,17 @@ from playproof_spec.graph import RELATION_NAMES, TRIGGER_NAMES, Carried, Graph, 
 from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.names import repeated_name
 from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.reader import Confidence, Head, Reader
 from playproof_lowering.runs import OK, RunBuffer, renumber
 from playproof_lowering.source import Reading, SourceFile, read_through
 from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, hash_ids_problem, nearest, report
 
-__all__ = ["SCHEMA", "TIES_BY_ROW", "VERSION", "read_agentic_mooncake"]
+__all__ = ["READER", "SCHEMA", "TIES_BY_ROW", "VERSION", "read_agentic_mooncake", "version_1_row"]
 
 SCHEMA: Final = "dynamo.agentic_mooncake"
 VERSION: Final = 2
+# What rows of version 1 wait by; no other row has them.
+VERSION_1_FIELDS: Final = ("wait_for", "branches")
 # The one value of the header's `tie_order`, a field that only this project writes.
 TIES_BY_ROW: Final = "rows"
 INT64_MAX: Final = 2**63 - 1
@@ -264,6 +267,11 @@ class _Reader:
                 )
                 return
             explained = explain(record, Row)
+            older = version_1_row(explained.unknown)
+            if older is not None:
+                self.incomplete = True
+                report(self.findings, [older], _named(record, where))
+                return
             self._unknown.note(explained.unknown, where)
             if explained.problems:
                 self.incomplete = True
@@ -455,3 +463,38 @@ def _carried(row: Row, problems: list[Problem]) -> Carried | None:
         if not low <= value <= high:
             problems.append(Problem("number-out-of-range", name, "out of range", str(value)[:60], f"{low} … {high}"))
     return Carried(row.priority or 0, row.strict_priority or 0, row.policy_class, None if ids is None else tuple(ids))
+
+
+def version_1_row(unknown: Iterable[tuple[str, str, str]]) -> Problem | None:
+    """Return what is wrong with a row that has the fields by which version 1 waits.
+
+    Parameters
+    ----------
+    unknown : iterable of (path, name, nearest)
+        The fields of the row that the format at hand does not have.
+    """
+    names = [name for path, name, _ in unknown if not path and name in VERSION_1_FIELDS]
+    if not names:
+        return None
+    message = "the row is one of version 1, which waits by fields that version 2 does not have"
+    return Problem("header-missing", names[0], message, f"a row with {' and '.join(names)}", "rows of version 2")
+
+
+def _marks(head: Head) -> Confidence:
+    if head.text("schema") == SCHEMA:
+        return Confidence.SIGNED
+    if head.has("version", "hash_id_scope"):
+        return Confidence.SHAPED
+    # A header of another schema, or rows of any version without their header: refused, with the way to convert.
+    if head.has_any("schema", "play_id", "dependencies", *VERSION_1_FIELDS, "not_before_ms"):
+        return Confidence.ALIKE
+    return Confidence.NONE
+
+
+READER: Final = Reader(
+    name="agentic_mooncake",
+    title="Agentic Mooncake, version 2",
+    marks=_marks,
+    read=read_agentic_mooncake,
+    options=("block_size", "strict"),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from playproof_lowering.chains import BlockIds, PrefixChain, tell_cut, too_many_
 from playproof_lowering.codex_records import RolloutLog, read_rollout
 from playproof_lowering.provenance import corpus_digest
 from playproof_lowering.source import SourceFile, read_through
-from playproof_lowering.turns import Corpus, Turn, after, circular, clock_went_back, sequence, spawn
+from playproof_lowering.surrogates import surrogates_replaced
+from playproof_lowering.turns import Corpus, Turn, after, begun_by, circular, clock_went_back, sequence, spawn
 
 __all__ = ["DEFAULT_BLOCK_SIZE", "read_codex"]
 
@@ -29,6 +31,8 @@ COUNTED: Final = (
     "restarts",
     "compactions",
     "replayed_lines",
+    "broken_off",
+    "surrogates",
 )
 
 
@@ -85,8 +89,10 @@ def _count(log: RolloutLog, counts: Counter[str], findings: Findings) -> None:
     for call in log.calls:
         counts["cached_tokens_recorded"] += call.cached
         counts["reasoning_tokens_recorded"] += call.reasoning
-    counts["spawns_failed"] += log.spawn_calls - len(log.spawned)
+    counts["spawns_failed"] += log.spawn_calls - log.spawns_known
     counts["clock_went_back"] += log.went_back
+    if log.surrogates:
+        findings.add(surrogates_replaced(log.file, log.surrogates_line, log.surrogates))
     if log.went_back:
         findings.add(clock_went_back(log.file, log.went_back_line, log.went_back))
     if log.without_usage:
@@ -110,6 +116,10 @@ class _Thread:
         return calls[0].start_ns if calls else -1, self.log.thread
 
 
+def _number(spawned: tuple[str, int]) -> int:
+    return spawned[1]
+
+
 def _unnamed(parent: _Thread, seen: Mapping[str, Sequence[int]]) -> list[tuple[str, int]]:
     """Return the children that notifications without a text are of, and the first call that saw each.
 
@@ -131,7 +141,7 @@ def _unnamed(parent: _Thread, seen: Mapping[str, Sequence[int]]) -> list[tuple[s
         for child in parent.children
         if child.turns and child.log.answered_ns >= 0
     }
-    spawned = deque(log.spawned.items())
+    spawned = deque(sorted(log.spawned.items(), key=_number))
     first_seen = deque(sorted((seers[0], name) for name, seers in seen.items()))
     working: list[tuple[int, str]] = []
     due: set[str] = set()
@@ -153,6 +163,40 @@ def _unnamed(parent: _Thread, seen: Mapping[str, Sequence[int]]) -> list[tuple[s
         if len(due) == 1 and not due.isdisjoint(answered_ns):
             found.append((due.pop(), seer))
     return found
+
+
+def _place_by_path(parent: _Thread) -> None:
+    """Tell the spawns that name a path and no thread which thread they made: the child that has the path in its head.
+
+    Of several spawns of one path, one after the other, a child is of the latest before it.
+    """
+    log = parent.log
+    for child in sorted(parent.children, key=lambda child: (child.log.head_ns, *child.order)):
+        path, thread = child.log.path, child.log.thread
+        if not path:
+            continue
+        if thread not in log.paths.setdefault(path, []):
+            log.paths[path].append(thread)
+        spawns = log.named_spawns.get(path)
+        if thread in log.spawned or not spawns:
+            continue
+        before = [spawn for spawn in spawns if spawn.at_ns <= child.log.head_ns]
+        log.spawned[thread] = (before or spawns[:1])[-1].number
+
+
+def _by_path(log: RolloutLog) -> dict[str, list[tuple[int, str]]]:
+    """Return, by agent path, the threads that had it and the calls that spawned them, in the order of those."""
+    return {
+        path: sorted((log.spawned.get(thread, -1), thread) for thread in threads) for path, threads in log.paths.items()
+    }
+
+
+def _thread_named(threads: Sequence[tuple[int, str]], seer: int) -> str:
+    """Return the thread that had a path when the call `seer` saw its result: the one spawned last before it."""
+    if not threads:
+        return ""
+    at = bisect_left(threads, (seer, ""))
+    return threads[max(at - 1, 0)][1]
 
 
 class _Lowering:
@@ -194,6 +238,8 @@ class _Lowering:
             if name not in cut:
                 self._threads[name].parent = self._threads[wanted]
                 self._threads[wanted].children.append(self._threads[name])
+        for thread in self._threads.values():
+            _place_by_path(thread)
 
     def finish(self, source: Source, facts: dict[str, object]) -> Graph | None:
         corpus = Corpus(self._block_size)
@@ -238,8 +284,10 @@ class _Lowering:
         """Return, by child, the numbers of the parent's calls that were the first to see a result of it."""
         log = parent.log
         seen: dict[str, list[int]] = {}
+        known = _by_path(log)
         for name, seer in log.seen:
-            seen.setdefault(log.paths.get(name, name), []).append(seer)
+            thread = _thread_named(known.get(name, []), seer) or name
+            seen.setdefault(thread, []).append(seer)
         inferred = _unnamed(parent, seen)
         for name, seer in inferred:
             seen.setdefault(name, []).insert(0, seer)
@@ -252,11 +300,13 @@ class _Lowering:
 
     def _tell_unrecorded(self, thread: _Thread) -> None:
         """Tell how many of the agents that a thread spawned have no calls in the corpus."""
-        absent = [name for name in thread.log.spawned if name not in self._threads]
+        log = thread.log
+        absent = {name for name in log.spawned if name not in self._threads}
+        absent.update(path for path in log.named_spawns if path not in log.paths)
         if absent:
             self._counts["agents_unrecorded"] += len(absent)
             message = f"no calls in the corpus are tied to {len(absent)} of the agents spawned"
-            where = Where(file=thread.log.file, ids=(thread.log.thread,))
+            where = Where(file=log.file, ids=(log.thread,))
             self._findings.add(finding("agent-unrecorded", message, where=where, found=len(absent)))
 
     def _make_turns(self, root: _Thread, thread: _Thread) -> None:
@@ -319,7 +369,7 @@ class _Lowering:
             target = parent.turns[seer]
             # The result is of the calls that had begun by then; what the agent did later is another result.
             last = joined
-            while last + 1 < len(child.turns) and child.turns[last + 1].start_ns < target.start_ns:
+            while last + 1 < len(child.turns) and begun_by(child.turns[last + 1], target):
                 last += 1
             if last > joined:
                 after(child.turns[last], target, Relation.JOIN)

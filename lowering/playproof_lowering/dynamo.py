@@ -20,10 +20,11 @@ from playproof_spec.units import NS_PER_MS
 
 from playproof_lowering.dynamo_rows import AgentTool, DynamoRows, Session
 from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.reader import Confidence, Head, Reader
 from playproof_lowering.source import SourceFile, read_through
 from playproof_lowering.turns import Corpus, Turn, after, circular, sequence, spawn
 
-__all__ = ["read_dynamo"]
+__all__ = ["READER", "read_dynamo"]
 
 BACKGROUND: Final = "background"
 
@@ -270,3 +271,12 @@ def _tool_waits(member: _Member) -> None:
         at = max(at, place - 1)
         turn.tool_wait_ms = waited_ns / NS_PER_MS
         reached_ns = max(reached_ns, turn.end_ns)
+
+
+def _marks(head: Head) -> Confidence:
+    if head.text("schema").startswith(("dynamo.request.trace", "dynamo.agent.trace")):
+        return Confidence.SIGNED
+    return Confidence.SHAPED if head.has("timestamp", "event") else Confidence.NONE
+
+
+READER: Final = Reader(name="dynamo", title="Dynamo request traces", marks=_marks, read=read_dynamo)

@@ -20,17 +20,23 @@ from playproof_lowering.source import Reading
 from playproof_lowering.turns import Turn
 from playproof_lowering.wire import Problem, decoded, hash_ids_problem, report
 
-__all__ = ["SCHEMA", "AgentTool", "DynamoRows", "Session"]
+__all__ = ["SCHEMAS", "AgentTool", "DynamoRows", "Session"]
 
-SCHEMA: Final = "dynamo.request.trace.v1"
+# Rows of the older agent traces have the same fields.
+SCHEMAS: Final = ("dynamo.request.trace.v1", "dynamo.agent.trace.v1")
+# Compact rows do not say which model was asked.
+MODEL: Final = "unspecified"
 MAX_BLOCK_SIZE: Final = 2**20
 SKIPPED: Final = frozenset({"request_payload", "tool_start"})
 _ABSENT: Final = msgspec.Raw(b"")
 
 
 class _AgentContext(msgspec.Struct):
-    session_id: str
+    # With a trajectory, the session is the whole run and the trajectory is one conversation of it.
+    session_id: str | None = None
     parent_session_id: str | None = None
+    trajectory_id: str | None = None
+    parent_trajectory_id: str | None = None
 
 
 class _Row(msgspec.Struct):
@@ -52,8 +58,8 @@ class _Replay(msgspec.Struct):
 
 class _Request(msgspec.Struct):
     request_id: str
-    model: str
     output_tokens: int
+    model: str | None = None
     request_received_ms: float | int | None = None
     total_time_ms: float | int | None = None
     replay: _Replay | None = None
@@ -102,7 +108,7 @@ class AgentTool:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """The requests of one session.
+    """The requests of one session, or of one trajectory of it.
 
     Attributes
     ----------
@@ -155,6 +161,8 @@ class DynamoRows:
         self._asked_block_size = block_size
         self._block_size_from = ""
         self._where_of: dict[str, Where] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        self._named: dict[str, tuple[str, str]] = {}
         self._buffer = RunBuffer()
         self._first_with: Where | None = None
         self._first_without: Where | None = None
@@ -198,9 +206,9 @@ class DynamoRows:
             return
         twice = repeated_name(data)
         problems = [twice] if twice is not None else []
-        if row.schema != SCHEMA:
+        if row.schema not in SCHEMAS:
             message = "another schema, or none"
-            problems.append(Problem("value-unknown", _under(prefix, "schema"), message, str(row.schema), SCHEMA))
+            problems.append(Problem("value-unknown", _under(prefix, "schema"), message, str(row.schema), SCHEMAS[0]))
         elif row.event_type is None:
             path = _under(prefix, "event_type")
             problems.append(Problem("field-missing", path, "`event_type` is missing", "nothing", "a string"))
@@ -223,17 +231,41 @@ class DynamoRows:
             report(self._findings, [problem], where)
 
     def _session(self, context: _AgentContext | None, where: Where, prefix: str) -> Session:
-        name = context.session_id if context is not None else ""
+        name, parent = self._identity(context)
         session = self.sessions.setdefault(name, Session(name, where, _under(prefix, "agent_context")))
-        parent = context.parent_session_id if context is not None else None
         if parent and not session.parent:
             session.parent = parent
             session.where, session.path = where, _under(prefix, "agent_context")
         elif parent and parent != session.parent:
             message = f"session {name} has parent {session.parent} at {session.where}"
-            path = _under(prefix, "agent_context.parent_session_id")
+            field = "parent_session_id" if context is None or not context.trajectory_id else "parent_trajectory_id"
+            path = _under(prefix, f"agent_context.{field}")
             report(self._findings, [Problem("parent-conflict", path, message, parent, session.parent)], where)
         return session
+
+    def _identity(self, context: _AgentContext | None) -> tuple[str, str]:
+        """Return the names of a request's conversation and of the one that spawned it, empty where there is none."""
+        if context is None:
+            return "", ""
+        session, trajectory = context.session_id or "", context.trajectory_id or ""
+        if not trajectory:
+            return self._name(session, ""), self._name(context.parent_session_id or "", "")
+        return self._name(session, trajectory), self._name(session, context.parent_trajectory_id or "", within=True)
+
+    def _name(self, session: str, trajectory: str, within: bool = False) -> str:
+        """Return the one name of a conversation: two runs may call trajectories alike."""
+        if not (trajectory or (session and not within)):
+            return ""
+        key = (session, trajectory)
+        if key not in self._names:
+            # Trajectory ids often begin with the run's already.
+            short = not session or trajectory.startswith(session)
+            name = trajectory if trajectory and short else ":".join(part for part in key if part)
+            while name in self._named:
+                name += "~"
+            self._names[key] = name
+            self._named[name] = key
+        return self._names[key]
 
     def _tool_end(self, row: _Row, where: Where, prefix: str) -> None:
         self.counts["tool_rows"] += 1
@@ -248,7 +280,7 @@ class DynamoRows:
             # Whose time it took is not said, so no request waited for it as far as anybody knows.
             self.counts["tool_rows_without_context"] += 1
             return
-        problems: list[Problem] = []
+        problems = self._context_problems(row.agent_context, prefix)
         window = _window(row, tool, prefix, problems)
         if problems:
             report(self._findings, problems, where)
@@ -282,9 +314,8 @@ class DynamoRows:
             return
         named = Where(file=where.file, line=where.line, ids=(request.request_id,) if request.request_id else ())
         problems = list(self._request_problems(request, place))
-        if row.agent_context is not None and not row.agent_context.session_id:
-            path = _under(prefix, "agent_context.session_id")
-            problems.append(Problem("id-empty", path, "the session has an empty id", '""', "an id"))
+        if row.agent_context is not None:
+            problems += self._context_problems(row.agent_context, prefix)
         times = _times(row, request, prefix, problems)
         if request.replay is not None and not problems:
             self._hashes(request.replay, f"{place}.replay", problems)
@@ -305,7 +336,7 @@ class DynamoRows:
                 request_id=request.request_id,
                 label=request.request_id,
                 session=session.name or request.request_id,
-                model=request.model,
+                model=request.model or MODEL,
                 input_length=request.replay.input_length,
                 output_length=request.output_tokens,
                 start_ns=times[0],
@@ -316,10 +347,23 @@ class DynamoRows:
             )
         )
 
+    @staticmethod
+    def _context_problems(context: _AgentContext, prefix: str) -> list[Problem]:
+        problems = []
+        for name in ("session_id", "trajectory_id"):
+            if getattr(context, name) == "":
+                path = _under(prefix, f"agent_context.{name}")
+                problems.append(Problem("id-empty", path, "the id is empty", '""', "an id"))
+        if context.session_id is None and context.trajectory_id is None:
+            path = _under(prefix, "agent_context.session_id")
+            message = "the context names neither a session nor a trajectory"
+            problems.append(Problem("field-missing", path, message, "nothing", "an id"))
+        return problems
+
     def _request_problems(self, request: _Request, place: str) -> list[Problem]:
         problems = []
         for name in ("request_id", "model"):
-            if not getattr(request, name):
+            if getattr(request, name) == "":
                 problems.append(Problem("id-empty", f"{place}.{name}", "the name is empty", '""', "a name"))
         if not 0 <= request.output_tokens <= MAX_TOKENS:
             found = str(request.output_tokens)[:60]
@@ -414,15 +458,23 @@ def _times(row: _Row, request: _Request, prefix: str, problems: list[Problem]) -
             (_under(prefix, "event_time_unix_ms"), ended),
         )
     )
-    if total is None:
-        problems.append(
-            Problem("field-missing", f"{place}.total_time_ms", "`total_time_ms` is missing", "nothing", "a number")
-        )
-    elif received is None and ended is None:
-        message = "neither the arrival nor the end of the request is known"
+    if received is None and (total is None or ended is None):
+        message = "neither the arrival of the request is known, nor its end and how long it took"
         problems.append(Problem("field-missing", f"{place}.request_received_ms", message, "nothing", "a number"))
-    if problems or total is None:
+    elif total is None and ended is None:
+        message = "neither `total_time_ms` nor the time of the event says when the request ended"
+        problems.append(Problem("field-missing", f"{place}.total_time_ms", message, "nothing", "a number"))
+    if problems:
         return None
-    total_ns = _ns(total)
-    start_ns = _ns(received) if received is not None else _ns(ended or 0) - total_ns
-    return start_ns, start_ns + total_ns
+    if total is not None:
+        total_ns = _ns(total)
+        start_ns = _ns(received) if received is not None else _ns(ended or 0) - total_ns
+        return start_ns, start_ns + total_ns
+    # Compact rows are written as the request ends, and tell its arrival.
+    start_ns, end_ns = _ns(received or 0), _ns(ended or 0)
+    if end_ns < start_ns:
+        message = "the event lies before the request's arrival"
+        path = _under(prefix, "event_time_unix_ms")
+        problems.append(Problem("time-negative", path, message, f"{ended}", f"at least {received}"))
+        return None
+    return start_ns, end_ns

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
-from playproof_spec.findings import Findings, Where, finding
-from playproof_spec.graph import FORMATS, Graph
+from playproof_spec.findings import Finding, Findings, Where, finding
+from playproof_spec.graph import Graph
 
-from playproof_lowering.agentic_mooncake import read_agentic_mooncake
-from playproof_lowering.claude import read_claude
-from playproof_lowering.codex import read_codex
-from playproof_lowering.detect import HEAD_BYTES, detect
-from playproof_lowering.dynamo import read_dynamo
-from playproof_lowering.mooncake import read_ordinary
-from playproof_lowering.source import Reading, SourceError, SourceFile, collect
-from playproof_lowering.weka import read_weka
+from playproof_lowering.formats import FORMATS, beside, detect, reader
+from playproof_lowering.leftout import SkipBad
+from playproof_lowering.reader import HEAD_BYTES, Reader
+from playproof_lowering.source import Reading, Selection, SourceError, SourceFile, collect
+from playproof_lowering.stdin import NAME as STDIN
+from playproof_lowering.stdin import spooled
 
 __all__ = ["Lowered", "LoweringOptions", "load_graph"]
+
+
+# Those of the options that a format has or has not; the others are of any reading.
+FORMAT_OPTIONS: Final = ("block_size", "nested_timestamp_basis", "subagent_marker", "strict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,12 @@ class LoweringOptions:
         Weka: what the time of a subagent's marker means.
     strict : bool
         Unknown fields are errors.
+    skip_bad : bool
+        Leave out files, records and torn last lines that cannot be read, with a warning each, and go on.
+    exclude : tuple of str
+        Patterns of files and folders to leave out, of their path within the given folder or of their name.
+    follow_links : bool
+        Read what symbolic links lead to.
     progress : callable, optional
         Called with (bytes done, bytes in all), both on disk, as reading goes on.
     """
@@ -45,6 +54,9 @@ class LoweringOptions:
     nested_timestamp_basis: Literal["auto", "relative", "absolute"] = "auto"
     subagent_marker: Literal["auto", "spawn", "completion"] = "auto"
     strict: bool = False
+    skip_bad: bool = False
+    exclude: tuple[str, ...] = ()
+    follow_links: bool = False
     progress: Callable[[int, int], None] | None = None
 
 
@@ -60,11 +72,17 @@ class Lowered:
     findings : Findings
     facts : Mapping[str, object]
         What was read and what was decided, JSON values only; also the graph's `facts`.
+    sources : tuple of SourceFile
+        The files that were read, for a second look at what findings are about.
+    scratch : TemporaryDirectory, optional
+        Where a copy of standard input lies, as long as this object is there.
     """
 
     graph: Graph | None
     findings: Findings
     facts: Mapping[str, object]
+    sources: tuple[SourceFile, ...] = ()
+    scratch: TemporaryDirectory[str] | None = field(default=None, repr=False, compare=False)
 
 
 def load_graph(
@@ -78,9 +96,9 @@ def load_graph(
     Parameters
     ----------
     paths : sequence of paths
-        Files and folders, in any order.
+        Files and folders, in any order; ``-`` is standard input.
     format : str
-        One of :data:`~playproof_spec.graph.FORMATS`, or ``auto`` to let the first record of each file decide.
+        One of :data:`~playproof_lowering.formats.FORMATS`, or ``auto`` to let the first record of each file decide.
     options : LoweringOptions
 
     Returns
@@ -95,37 +113,76 @@ def load_graph(
     """
     if format not in ("auto", *FORMATS):
         raise ValueError(f"no such format: {format!r}; there are auto, {', '.join(FORMATS)}")
-    findings = Findings()
+    lenient = SkipBad() if options.skip_bad else None
+    findings: Findings = Findings() if lenient is None else lenient
     facts: dict[str, object] = {}
-    files, ignored = collect(paths, findings)
-    if ignored:
-        findings.add(finding("files-ignored", f"{ignored} files with other extensions were left out", found=ignored))
-    if not files:
-        return Lowered(None, findings, facts)
-    chosen: str | None = format
-    if format == "auto":
+    selection = Selection(options.exclude, options.follow_links)
+    files, scratch = _files(paths, findings, selection)
+    for count, why in ((selection.ignored, "with other extensions"), (selection.excluded, "that patterns exclude")):
+        if count:
+            findings.add(finding("files-ignored", f"{count} files {why} were left out", found=count))
+    chosen: str | None = format if files else None
+    if files and format == "auto":
         chosen, files = _detect_all(files, findings)
-    if chosen is None:
-        return Lowered(None, findings, facts)
-    size = sum(file.size for file in files)
-    facts.update(input_format=chosen, input_files=len(files), input_files_ignored=ignored, input_bytes=size)
-    on_bytes = None if options.progress is None else _Progress(options.progress, size)
-    reader, meant = _READERS[chosen]
-    graph = reader(files, findings, facts, on_bytes=on_bytes, **{name: getattr(options, name) for name in meant})
-    return Lowered(graph, findings, facts)
+    graph: Graph | None = None
+    if chosen is not None:
+        size = sum(file.size for file in files)
+        facts.update(input_format=chosen, input_files=len(files), input_files_ignored=selection.ignored)
+        if selection.excluded:
+            facts["input_files_excluded"] = selection.excluded
+        facts["input_bytes"] = size
+        on_bytes = None if options.progress is None else _Progress(options.progress, size)
+        chosen_reader = reader(chosen)
+        meant = {name: getattr(options, name) for name in chosen_reader.options}
+        _tell_idle(options, chosen_reader, Where(file=files[0].shown), findings)
+        graph = chosen_reader.read(files, findings, facts, on_bytes=on_bytes, **meant)
+    if lenient is not None:
+        findings, graph = _without_bad(lenient, graph, facts)
+    return Lowered(graph, findings, facts, tuple(files), scratch)
 
 
-# Each format's reader, and the options that mean something to it.
-_READERS: Final[Mapping[str, tuple[Callable[..., Graph | None], tuple[str, ...]]]] = {
-    "agentic_mooncake": (read_agentic_mooncake, ("block_size", "strict")),
-    "weka": (read_weka, ("block_size", "nested_timestamp_basis", "subagent_marker", "strict")),
-    "claude": (read_claude, ("block_size",)),
-    "codex": (read_codex, ("block_size",)),
-    "dynamo": (read_dynamo, ("block_size",)),
-    "mooncake": (partial(read_ordinary, format="mooncake"), ("block_size", "strict")),
-    "mooncake-delta": (partial(read_ordinary, format="mooncake-delta"), ("block_size", "strict")),
-    "applied_compute_agentic": (partial(read_ordinary, format="applied_compute_agentic"), ("block_size", "strict")),
-}
+def _tell_idle(options: LoweringOptions, chosen: Reader, where: Where, findings: Findings) -> None:
+    """Tell of options that were given and mean nothing to the format."""
+    default = LoweringOptions()
+    for name in FORMAT_OPTIONS:
+        value = getattr(options, name)
+        if name not in chosen.options and value != getattr(default, name):
+            message = f"{name.replace('_', ' ')} has no meaning for {chosen.name}"
+            findings.add(finding("option-no-effect", message, where=where, found=value))
+
+
+def _files(
+    paths: Sequence[str | os.PathLike[str]], findings: Findings, selection: Selection
+) -> tuple[list[SourceFile], TemporaryDirectory[str] | None]:
+    """Return the files of the corpus, and where standard input was copied to if it is one of them."""
+    named = [path for path in paths if os.fspath(path) != STDIN]
+    times = len(paths) - len(named)
+    files: list[SourceFile] = []
+    scratch = None
+    if times:
+        scratch = TemporaryDirectory(prefix="playproof-")
+        try:
+            files.append(spooled(Path(scratch.name)))
+        except SourceError as error:
+            findings.add(error.item)
+    if times > 1:
+        where = Where(file=files[0].shown if files else STDIN)
+        findings.add(finding("path-twice", "standard input can be read once", where=where, found="given twice"))
+    if named or not paths:
+        files += collect(named, findings, selection)[0]
+        files.sort(key=lambda file: file.relative)
+    return files, scratch
+
+
+def _without_bad(lenient: SkipBad, graph: Graph | None, facts: dict[str, object]) -> tuple[Findings, Graph | None]:
+    """Return the findings as such, and the graph with what was left out among its facts."""
+    facts["left_out"] = lenient.left_out
+    findings = Findings(lenient.limit_per_code)
+    findings.extend(lenient)
+    if graph is None and not findings.errors:
+        message = "nothing is left: all that was given was left out"
+        findings.add(finding("corpus-empty", message, found="nothing", wanted="a file that can be read"))
+    return findings, None if graph is None else replace(graph, facts={**graph.facts, "left_out": lenient.left_out})
 
 
 class _Progress:
@@ -144,21 +201,32 @@ class _Progress:
 def _detect_all(files: list[SourceFile], findings: Findings) -> tuple[str | None, list[SourceFile]]:
     """Return the one format of the files and those that have it; what has none, or another one, is a finding."""
     formats: dict[str, list[SourceFile]] = {}
+    empty: list[tuple[SourceFile, Finding]] = []
     for file in files:
         try:
             head = Reading(file).head(HEAD_BYTES)
         except SourceError as error:
-            findings.add(error.item)
+            if error.item.code == "file-empty":
+                empty.append((file, error.item))
+            else:
+                findings.add(error.item)
             continue
-        found = detect(head)
+        found = detect(head) or beside(file.relative)
         if found is None:
-            _refuse_unknown(head, file, findings)
+            _refuse_unknown(head, file, findings, empty)
+            if isinstance(findings, SkipBad) and head.strip():
+                findings.whole_file(file.shown)
         else:
             formats.setdefault(found, []).append(file)
+    if not formats or not reader(next(iter(formats))).reads_empty:
+        for _, item in empty:
+            findings.add(item)
+        empty = []
     if not formats:
         return None, []
     # The first file's format is the corpus', so that one stray file does not turn every other one into a finding.
     chosen, same = next(iter(formats.items()))
+    kept = {*same, *(file for file, _ in empty)}
     for other, strangers in formats.items():
         for file in strangers if other != chosen else ():
             findings.add(
@@ -178,15 +246,15 @@ def _detect_all(files: list[SourceFile], findings: Findings) -> tuple[str | None
             found=chosen,
         )
     )
-    return chosen, same
+    return chosen, [file for file in files if file in kept]
 
 
-def _refuse_unknown(head: bytes, file: SourceFile, findings: Findings) -> None:
+def _refuse_unknown(head: bytes, file: SourceFile, findings: Findings, empty: list[tuple[SourceFile, Finding]]) -> None:
     where = Where(file=file.shown, line=1 if file.lines else 0)
     start = head.lstrip()
     text = start[:60].decode("utf-8", "backslashreplace")
     if not start:
-        findings.add(finding("file-empty", "the file is blank", where=where, found="blank", wanted="a trace"))
+        empty.append((file, finding("file-empty", "the file is blank", where=where, found="blank", wanted="a trace")))
     elif not start.startswith(b"{"):
         findings.add(
             finding("json-not-object", "the first record is not an object", where=where, found=text, wanted="an object")

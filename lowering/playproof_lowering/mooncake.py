@@ -8,40 +8,47 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from functools import partial
+from typing import Final, Literal, TypeVar
 
 import msgspec
-from playproof_spec.findings import Findings, Where, finding
+from playproof_spec.findings import Findings, Where
 from playproof_spec.graph import MAX_TOKENS, Carried, Graph, Relation, Source, Trigger
 from playproof_spec.units import HORIZON_MS
 
+from playproof_lowering.agentic_mooncake import version_1_row
 from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.chains import BlockIds, PrefixChain, PromptBlocks, Runs, too_many_blocks
+from playproof_lowering.hash_counts import HashCounts
 from playproof_lowering.identity import namespace, without_collisions
 from playproof_lowering.names import repeated_name
 from playproof_lowering.numbering import Numbering
 from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.reader import Confidence, Head, Reader
 from playproof_lowering.runs import OK, RunBuffer
 from playproof_lowering.source import Reading, SourceFile, read_through
 from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, hash_ids_problem, report
 
-__all__ = ["DEFAULT_BLOCK_SIZE", "OrdinaryFormat", "read_ordinary"]
+__all__ = ["DEFAULT_BLOCK_SIZE", "READER", "OrdinaryFormat", "read_ordinary"]
 
 DEFAULT_BLOCK_SIZE: Final = 512
 MODEL: Final = "unspecified"
 _NO_HASHES: Final = msgspec.Raw(b"[]")
-MAX_MISMATCHES: Final = 100
+
+Value = TypeVar("Value", int, float)
 
 OrdinaryFormat = Literal["mooncake", "mooncake-delta", "applied_compute_agentic"]
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
-    output_length: int
+    output_length: int | None = None
     hash_ids: msgspec.Raw = _NO_HASHES
     request_id: str | None = None
     session_id: str | None = None
     model: str | None = None
     input_length: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
     timestamp: float | None = None
     created_time: float | None = None
     delay: float | None = None
@@ -139,7 +146,7 @@ def read_ordinary(
     reader = _Reader(findings, format, size, strict)
     kept = without_collisions(files, findings)
     digests = [read_through(file, reader.read, findings, on_bytes) for file in kept]
-    reader.tell_mismatches()
+    reader.hash_counts.tell(findings)
     facts["input_digest"] = corpus_digest(digests)
     facts["input_kind"] = "ordinary"
     timed = format != "applied_compute_agentic"
@@ -161,10 +168,7 @@ class _Reader:
         self._numbering = Numbering(self._ids)
         self._buffer = RunBuffer()
         self._sessions: dict[str, _Session] = {}
-        self._mismatches: list[tuple[Where, int, int]] = []
-        self._mismatch_count = 0
-        # The block sizes that fit every row so far.
-        self._least_size, self._most_size = 1, MAX_TOKENS
+        self.hash_counts = HashCounts(block_size)
 
     def read(self, reading: Reading) -> None:
         """Read one file to its end."""
@@ -182,6 +186,11 @@ class _Reader:
             row = _AGENTIC.decode(data) if agentic else _ROW.decode(data)
         except DecodeErrors:
             explained = explain(data, _Agentic if agentic else _Row)
+            older = version_1_row(explained.unknown)
+            if older is not None:
+                # Their rows look like ours, and the graph is in what we do not know.
+                report(self._findings, [older], where)
+                return
             self._unknown.note(explained.unknown, where)
             if explained.problems:
                 report(self._findings, explained.problems, where)
@@ -203,7 +212,12 @@ class _Reader:
         status, ids = self._buffer.parse(row.hash_ids)
         if status != OK:
             problems.append(hash_ids_problem(row.hash_ids, status, ids, "hash_ids"))
-        length = row.input_length if row.input_length is not None else ids * self._block_size
+        input_length = _either(row.input_length, row.input_tokens, "input_tokens", "input_length", problems)
+        output_length = _either(row.output_length, row.output_tokens, "output_tokens", "output_length", problems)
+        if output_length is None:
+            message = "`output_length` is missing"
+            problems.append(Problem("field-missing", "output_length", message, "nothing", "an integer"))
+        length = input_length if input_length is not None else ids * self._block_size
         if length == 0 and not problems:
             message = "the row has neither a length nor hash ids"
             problems.append(Problem("field-missing", "input_length", message, "nothing", "a number"))
@@ -227,13 +241,14 @@ class _Reader:
         if problems:
             report(self._findings, problems, where)
             return
-        if not self._count_fits(length, ids, where):
+        if not self.hash_counts.fits(length, ids, where):
             return
+        self.counts["rows_without_hashes"] += ids == 0
         if session is None:
             session = self._begin(row.session_id, request_id, where, timestamp or 0.0)
         carried = _carried(row)
         step = _Step(
-            request_id, where.line, row.model or MODEL, length, row.output_length, delay_ms or 0.0, [], 0, carried
+            request_id, where.line, row.model or MODEL, length, output_length or 0, delay_ms or 0.0, [], 0, carried
         )
         if timestamp is not None:
             session.at_ms = timestamp
@@ -311,36 +326,6 @@ class _Reader:
             session.steps.append(step)
             self.counts["requests"] += 1
 
-    def _count_fits(self, length: int, ids: int, where: Where) -> bool:
-        """Check the number of hash ids, and narrow down which block size would fit."""
-        if length and ids:
-            self._least_size = max(self._least_size, -(-length // ids))
-            self._most_size = min(self._most_size, -(-length // (ids - 1)) - 1 if ids > 1 else MAX_TOKENS)
-        blocks = -(-length // self._block_size)
-        if ids == blocks or ids == 0:
-            self.counts["rows_without_hashes"] += ids == 0
-            return True
-        self._mismatch_count += 1
-        if len(self._mismatches) < MAX_MISMATCHES:
-            self._mismatches.append((where, ids, length))
-        return False
-
-    def tell_mismatches(self) -> None:
-        """Refuse the rows whose number of hash ids does not fit, with the block size that would."""
-        fitting = ""
-        if self._least_size <= self._most_size:
-            power = 1 << (self._least_size - 1).bit_length()
-            fitting = str(power if power <= self._most_size else self._least_size)
-        hint = f"Try --block-size {fitting}: it fits every row." if fitting else ""
-        for where, ids, length in self._mismatches:
-            blocks = -(-length // self._block_size)
-            at = Where(file=where.file, line=where.line, field="hash_ids")
-            message = f"{length} tokens have {blocks} blocks of {self._block_size}"
-            self._findings.add(
-                finding("hash-count", message, where=at, found=f"{ids} ids", wanted=f"{blocks} ids", hint=hint)
-            )
-        self._findings.add_count("hash-count", self._mismatch_count - len(self._mismatches))
-
     def finish(self, source: Source, facts: dict[str, object]) -> Graph | None:
         """Make the graph of what was read."""
         sessions = [session for session in self._sessions.values() if session.steps]
@@ -385,7 +370,7 @@ class _Reader:
 
 def _row_problems(row: _Row) -> list[Problem]:
     problems = []
-    for name, least in (("input_length", 1), ("output_length", 0)):
+    for name, least in (("input_length", 1), ("input_tokens", 1), ("output_length", 0), ("output_tokens", 0)):
         value = getattr(row, name)
         if value is not None and not least <= value <= MAX_TOKENS:
             wanted = f"{least} … {MAX_TOKENS}"
@@ -441,8 +426,8 @@ def _agentic_problems(row: _Agentic) -> list[Problem]:
 
 
 def _either(
-    value: float | None, alias: float | None, alias_name: str, name: str, problems: list[Problem]
-) -> float | None:
+    value: Value | None, alias: Value | None, alias_name: str, name: str, problems: list[Problem]
+) -> Value | None:
     """Return what the row gives under either name."""
     if value is not None and alias is not None:
         problems.append(Problem("field-conflict", alias_name, f"the row has {name} too", f"{alias:g}", "one of them"))
@@ -453,3 +438,18 @@ def _carried(row: _Row) -> Carried | None:
     if not (row.priority or row.strict_priority or row.policy_class is not None):
         return None
     return Carried(row.priority or 0, row.strict_priority or 0, row.policy_class, None)
+
+
+def _marks(head: Head) -> Confidence:
+    lengths = head.has_any("input_length", "input_tokens") and head.has_any("output_length", "output_tokens")
+    known = head.has("hash_ids") or lengths
+    return Confidence.ALIKE if known else Confidence.NONE
+
+
+READER: Final = Reader(
+    name="mooncake",
+    title="Mooncake rows",
+    marks=_marks,
+    read=partial(read_ordinary, format="mooncake"),
+    options=("block_size", "strict"),
+)

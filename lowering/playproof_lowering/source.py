@@ -12,6 +12,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from io import FileIO
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,9 @@ import zstandard
 from blake3 import blake3
 from playproof_spec.findings import Finding, Findings, Where, finding
 
-__all__ = ["MAX_FILE_BYTES", "MAX_RECORD_BYTES", "Reading", "SourceError", "SourceFile", "collect"]
+from playproof_lowering.leftout import SkipBad
+
+__all__ = ["MAX_FILE_BYTES", "MAX_RECORD_BYTES", "Reading", "Selection", "SourceError", "SourceFile", "collect"]
 
 TRACE_SUFFIXES: Final = (".json", ".jsonl")
 COMPRESSIONS: Final = {".gz": "gz", ".zst": "zst"}
@@ -86,7 +89,41 @@ class SourceFile:
     inode: int
 
 
-def collect(paths: Sequence[str | os.PathLike[str]], findings: Findings) -> tuple[list[SourceFile], int]:
+@dataclass(slots=True)
+class Selection:
+    """Which files of the given folders are read.
+
+    Attributes
+    ----------
+    exclude : tuple of str
+        Patterns (``*``, ``?``, ``[…]``) of files and folders to leave out: of their path within the given folder, or of
+        their name.
+    follow_links : bool
+        Read what a symbolic link leads to.
+    ignored, excluded : int
+        Counted as files are listed: those whose extension is none of ours, and those that a pattern left out.
+    """
+
+    exclude: tuple[str, ...] = ()
+    follow_links: bool = False
+    ignored: int = 0
+    excluded: int = 0
+
+    def leaves_out(self, relative: str) -> bool:
+        """Tell whether a pattern leaves out a file or a folder, and count it."""
+        name = relative.rpartition("/")[2]
+        out = any(fnmatchcase(text, p.rstrip("/")) for p in self.exclude for text in (relative, name))
+        self.excluded += out
+        return out
+
+    def status(self, path: Path) -> os.stat_result:
+        """Return what stands at a path: the link itself, unless links are followed."""
+        return path.stat() if self.follow_links else path.lstat()
+
+
+def collect(
+    paths: Sequence[str | os.PathLike[str]], findings: Findings, selection: Selection | None = None
+) -> tuple[list[SourceFile], int]:
     """List the trace files behind `paths`.
 
     Parameters
@@ -97,6 +134,8 @@ def collect(paths: Sequence[str | os.PathLike[str]], findings: Findings) -> tupl
     findings : Findings
         Receives what is wrong: missing paths, symlinks, devices, names that are not text, a file given twice, nothing
         to read.
+    selection : Selection, optional
+        Which of them; receives counts.
 
     Returns
     -------
@@ -106,15 +145,15 @@ def collect(paths: Sequence[str | os.PathLike[str]], findings: Findings) -> tupl
         Files in directories whose extension is none of ours.
     """
     files: list[SourceFile] = []
-    ignored = 0
+    chosen = selection or Selection()
     for given in paths:
         path = Path(given)
         shown = os.fspath(given)
         try:
-            if stat.S_ISDIR(path.lstat().st_mode):
-                ignored += _walk(path, shown, "", files, findings, 0)
-            else:
-                files.append(_source_file(path, shown, path.name))
+            if stat.S_ISDIR(chosen.status(path).st_mode):
+                _walk(path, shown, "", files, findings, chosen, ())
+            elif not chosen.leaves_out(path.name):
+                files.append(_source_file(path, shown, path.name, chosen))
         except SourceError as error:
             findings.add(error.item)
         except (OSError, ValueError) as error:
@@ -123,22 +162,35 @@ def collect(paths: Sequence[str | os.PathLike[str]], findings: Findings) -> tupl
     files = _each_once(files, findings)
     if not files and not findings.errors:
         given_names = ", ".join(os.fspath(path) for path in paths)
+        others = chosen.ignored + chosen.excluded
         findings.add(
             finding(
                 "corpus-empty",
-                "no trace file here" + (f" ({ignored} other files)" if ignored else ""),
+                "no trace file here" + (f" ({others} other files)" if others else ""),
                 where=Where(file=given_names),
                 found="no file",
                 wanted="at least one .json or .jsonl file (.gz and .zst too)",
             )
         )
-    return files, ignored
+    return files, chosen.ignored
 
 
-def _walk(folder: Path, shown: str, within: str, files: list[SourceFile], findings: Findings, depth: int) -> int:
-    """Append the trace files under `folder`; return how many others there are."""
-    ignored = 0
-    if depth > MAX_DEPTH_OF_FOLDERS:
+def _walk(
+    folder: Path,
+    shown: str,
+    within: str,
+    files: list[SourceFile],
+    findings: Findings,
+    chosen: Selection,
+    above: tuple[tuple[int, int], ...],
+) -> None:
+    """Append the trace files under `folder`, which lies in the folders `above` (device and inode of each)."""
+    status = chosen.status(folder)
+    own = (status.st_dev, status.st_ino)
+    if own in above:
+        message = "the link leads to a folder that it lies in"
+        raise SourceError(finding("path-symlink", message, where=Where(file=shown), found="a circle of folders"))
+    if len(above) > MAX_DEPTH_OF_FOLDERS:
         raise SourceError(
             finding(
                 "file-unreadable",
@@ -152,19 +204,20 @@ def _walk(folder: Path, shown: str, within: str, files: list[SourceFile], findin
         path = folder / name
         relative = f"{within}{name}"
         place = f"{shown.rstrip('/')}/{name}"
+        if chosen.leaves_out(relative):
+            continue
         try:
-            mode = path.lstat().st_mode
+            mode = chosen.status(path).st_mode
             if stat.S_ISDIR(mode):
-                ignored += _walk(path, place, f"{relative}/", files, findings, depth + 1)
+                _walk(path, place, f"{relative}/", files, findings, chosen, (*above, own))
             elif stat.S_ISREG(mode) and not _is_trace_name(name):
-                ignored += 1
+                chosen.ignored += 1
             else:
-                files.append(_source_file(path, place, relative))
+                files.append(_source_file(path, place, relative, chosen))
         except SourceError as error:
             findings.add(error.item)
         except OSError as error:
             findings.add(_unreadable(place, error))
-    return ignored
 
 
 def _is_trace_name(name: str) -> bool:
@@ -178,9 +231,9 @@ def _split_compression(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _source_file(path: Path, shown: str, relative: str) -> SourceFile:
+def _source_file(path: Path, shown: str, relative: str, chosen: Selection) -> SourceFile:
     """Describe one file, or refuse what is not a regular file with a readable name."""
-    status = path.lstat()
+    status = chosen.status(path)
     try:
         relative.encode("utf-8")
     except UnicodeEncodeError:
@@ -214,7 +267,8 @@ def _source_file(path: Path, shown: str, relative: str) -> SourceFile:
         )
     stem, compression = _split_compression(path.name)
     return SourceFile(
-        path=path,
+        # Links that are followed are followed once; what is opened is the file itself.
+        path=Path(os.path.realpath(path)) if chosen.follow_links else path,
         shown=shown,
         relative=relative,
         compression=compression,
@@ -259,13 +313,16 @@ class Reading:
     ----------
     digest : str
         BLAKE3 of the bytes on disk, once the pass is over.
+    unterminated : int
+        The number of the last line, if it has no line break; else 0.
     """
 
-    __slots__ = ("_hasher", "_on_bytes", "_produced", "digest", "file")
+    __slots__ = ("_hasher", "_on_bytes", "_produced", "digest", "file", "unterminated")
 
     def __init__(self, file: SourceFile, on_bytes: Callable[[int], None] | None = None) -> None:
         self.file = file
         self.digest = ""
+        self.unterminated = 0
         self._hasher = blake3()
         self._on_bytes = on_bytes
         self._produced = 0
@@ -316,6 +373,7 @@ class Reading:
                 self._refuse_large(held_bytes, MAX_RECORD_BYTES, "one line", line)
         record = b"".join(held)
         if record and not record.isspace():
+            self.unterminated = line
             yield line, record
 
     def placed(self) -> Iterator[tuple[Where, bytes]]:
@@ -516,6 +574,8 @@ def read_through(
         read(reading)
     except SourceError as error:
         findings.add(error.item)
+    if isinstance(findings, SkipBad) and reading.unterminated:
+        findings.ended_unterminated(file.shown, reading.unterminated)
     return file.relative, reading.digest
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "Corpus",
     "Turn",
     "after",
+    "begun_by",
     "circular",
     "clock_went_back",
     "instant_ns",
@@ -121,6 +122,15 @@ def after(source: Turn, target: Turn, relation: Relation) -> bool:
     key = (source.request_id, Trigger.COMPLETION, relation)
     target.edges.setdefault(key, max(gap_ns, 0) / NS_PER_MS)
     return gap_ns < 0
+
+
+def begun_by(turn: Turn, target: Turn) -> bool:
+    """Tell whether what `target` answers may hold what `turn` said: it had begun, or was over at once.
+
+    A turn that begins with the instant at which `target` starts says nothing that `target` answers, but for one that
+    took no time.
+    """
+    return turn.start_ns < target.start_ns or turn.end_ns <= target.start_ns
 
 
 def spawn(parent: Turn, child: Turn) -> bool:

@@ -20,12 +20,13 @@ from playproof_spec.graph import Graph, Relation, Source, Trigger
 from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.identity import without_collisions
 from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.reader import Confidence, Head, Reader
 from playproof_lowering.source import SourceFile, read_through
 from playproof_lowering.streams import EPSILON_S, Call, Stream, barriers, split_streams
 from playproof_lowering.weka_readings import AgentTimes, Readings, agent_times, choose_readings
 from playproof_lowering.weka_records import Agent, Counts, PlayRecord, WekaRecords
 
-__all__ = ["read_weka"]
+__all__ = ["READER", "read_weka"]
 
 # duration_ms is whole milliseconds, so a subagent may seem to end that much before its last request.
 DURATION_STEP_S: Final = 1e-3
@@ -162,7 +163,7 @@ class _PlayLowering:
                     f"at least {times.start_s:g} s",
                 )
             last_s = times.last_end_s(entries)
-            if agent.blocking and not times.early and times.end_s < last_s - DURATION_STEP_S:
+            if agent.blocking and not times.early and times.end_s < last_s - DURATION_STEP_S - EPSILON_S:
                 self._refuse(
                     "subagent-ends-early",
                     f"{agent.path}.duration_ms" if agent.duration_s is not None else f"{agent.path}.t",
@@ -329,3 +330,18 @@ def _milliseconds(seconds: float) -> float:
     ns = max(seconds, 0.0) * NS_PER_S
     whole = math.floor(ns)
     return (whole + (ns - whole >= 0.5)) / NS_PER_MS
+
+
+def _marks(head: Head) -> Confidence:
+    if head.has("requests") or head.has("id", "hash_id_scope"):
+        return Confidence.SHAPED
+    return Confidence.NONE
+
+
+READER: Final = Reader(
+    name="weka",
+    title="Weka / AgentX recordings",
+    marks=_marks,
+    read=read_weka,
+    options=("block_size", "nested_timestamp_basis", "subagent_marker", "strict"),
+)

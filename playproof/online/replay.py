@@ -18,6 +18,7 @@ from playproof_kernel.live_driver import LiveDriver
 from playproof_kernel.live_engine import Counters
 from playproof_kernel.snapshot import InvalidSnapshot
 from playproof_spec.certificate import ProvenGraph
+from playproof_spec.clock import clock_finding
 from playproof_spec.findings import Findings, Where
 
 from playproof.deployment import AnyDeployment, Deployment, InvalidDeployment, Load
@@ -78,6 +79,11 @@ def replay_online(
     findings.extend(unsupported(deployment, load, places, mock=mock))
     if mock and not findings.errors:
         findings.extend(fit(trace.graph, deployment, load))
+    elif not findings.errors:
+        # How long servers take nobody knows; the trace's own times must be on the clock.
+        problem = clock_finding(trace.graph, [], speedup=load.speedup, lanes=load.lanes)
+        if problem is not None:
+            findings.add(problem)
     if findings.errors:
         raise InvalidDeployment(findings)
     served = deployment if mock and isinstance(deployment, Deployment) else Deployment(workers=len(options.endpoints))

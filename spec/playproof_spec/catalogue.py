@@ -51,7 +51,7 @@ READING = _kinds(
         Severity.ERROR,
         "symbolic link",
         "A link may lead out of the corpus or change its target, so the same corpus would not give the same result.",
-        "Copy the file itself into the corpus, or name the link's target.",
+        "Copy the file itself into the corpus, name the link's target, or say --follow-links.",
         "a corpus folder with a link to a file elsewhere",
     ),
     Kind(
@@ -59,7 +59,7 @@ READING = _kinds(
         Severity.ERROR,
         "neither a file nor a folder",
         "Devices, pipes and sockets have no fixed content: reading them may never end.",
-        "Write the data to a regular file first.",
+        "Write the data to a regular file first, or pipe it in and name it `-`.",
         "`playproof validate /dev/stdin`",
     ),
     Kind(
@@ -492,12 +492,86 @@ FORMAT = _kinds(
         "a session of version 2.1.29 with `output_tokens` 1 for a page of text",
     ),
     Kind(
+        "option-no-effect",
+        Severity.NOTE,
+        "an option that this format does not have",
+        "What it would decide is told by the recording, or does not come up in it.",
+        "Leave the option out, or look whether the format is the one you mean.",
+        "`--subagent-marker spawn` with Claude Code sessions",
+    ),
+    Kind(
+        "times-missing",
+        Severity.WARNING,
+        "calls without recorded times",
+        "The recording does not tell when these calls began or ended. They follow what they depend on at once,"
+        " and have no recorded service time.",
+        "Record with the field named, or give the session file that the same tool keeps, where there is one.",
+        "an agent step without `timestamp`",
+    ),
+    Kind(
+        "calls-divided",
+        Severity.WARNING,
+        "token counts of several calls in one",
+        "The recording adds up the calls of a turn. The sum is no prompt, so it is divided evenly between them; each is"
+        " marked as estimated.",
+        "Record each call by itself, or give the session file that the same tool keeps, where there is one.",
+        "a turn with two tool rounds and one `usage`",
+    ),
+    Kind(
         "clock-went-back",
         Severity.WARNING,
         "clock that went back",
         "An instant lies before one that it follows; it is raised to that one, so a gap may be wrong.",
         "Look at the clock of the machine that recorded, or at a file put together from two.",
         "an answer 3 s before its question",
+    ),
+    Kind(
+        "call-merged",
+        Severity.WARNING,
+        "rows taken for one call without proof",
+        "They have one message id, an input between them, and neither request ids nor prompts that differ.",
+        "Record with a version that writes request ids or parents, if these are several calls.",
+        "a gateway without request ids that gives each message one id",
+    ),
+    Kind(
+        "message-id-reused",
+        Severity.NOTE,
+        "one message id for several calls",
+        "Gateways give one id to many messages; requests, prompts, instants and record ids tell the calls apart.",
+        "Nothing to do.",
+        "three calls of a session with the id `chatcmpl-1`",
+    ),
+    Kind(
+        "message-divided",
+        Severity.NOTE,
+        "messages that took several LLM calls",
+        "Usage lists the calls of a message but no times; its time is divided among them by what they wrote.",
+        "Nothing to do.",
+        "a message in which an advisor model was asked",
+    ),
+    Kind(
+        "conversation-branched",
+        Severity.NOTE,
+        "branch that ran beside its conversation",
+        "Two processes wrote into one session file; the parents of the records tell their calls apart.",
+        "Nothing to do.",
+        "a session that was resumed in a second window",
+    ),
+    Kind(
+        "file-beside",
+        Severity.NOTE,
+        "files beside sessions",
+        "They are known, hold no call, and are used only to tie a workflow's agents to it.",
+        "Nothing to do.",
+        "`sessions-index.json` in a project's folder",
+    ),
+    Kind(
+        "surrogate-lone",
+        Severity.NOTE,
+        "escapes of half a character",
+        "A recorder that cuts texts by UTF-16 units leaves such halves; no id or count is read from one.",
+        "Nothing to do.",
+        "a tool's result that was cut behind `\\ud83d`",
     ),
     Kind(
         "prefix-cut",
@@ -559,7 +633,7 @@ FORMAT = _kinds(
         "history-uncut",
         Severity.WARNING,
         "copied history without an end",
-        "A forked thread begins with its parent's records; without a turn of its own none of its calls is counted.",
+        "A fork begins with its parent's records; where no turn of its own shows, none of those is counted.",
         "Leave the file out, or record it again with a version that writes task_started.",
         "a forked rollout that ends before its first turn",
     ),
@@ -823,6 +897,14 @@ GRAPH = _kinds(
         "a play in which a request still waits after the failure has settled",
     ),
     Kind(
+        "recorded-contradiction",
+        Severity.WARNING,
+        "recorded times that contradict an edge",
+        "The recording started a request before an event that, by its edges, it waits for. A replay goes by the edges.",
+        "Look at the edge named: the recorder's clock, or the reader's idea of what waited for what, may be wrong.",
+        "a turn recorded 12 ms before the end of the turn that it follows",
+    ),
+    Kind(
         "proof-unknown",
         Severity.ERROR,
         "the prover gave up",
@@ -932,6 +1014,23 @@ DEPLOYMENT = _kinds(
         example="a delay of 1e13 ms replayed with speedup 0.001",
     ),
     Kind(
+        code="request-may-not-fit",
+        severity=Severity.WARNING,
+        title="a request that SGLang may turn down",
+        because="SGLang admits a request only with room for its prompt and for the output that it keeps free; without "
+        "that in an idle worker it rejects or fails it, unless enough of its prompt is cached.",
+        hint="Raise kv_cache.capacity.blocks of the workers named to the size that the finding wants.",
+        example="a prompt of 900 and an output of 200 tokens on a pool of 1,000 pages of one token",
+    ),
+    Kind(
+        code="pool-below-demand",
+        severity=Severity.NOTE,
+        title="a pool in which requests may have to wait, or be preempted",
+        because="The requests named can be in flight at once, and together they need more blocks than the pool has.",
+        hint="A pool of the size wanted is proven never to preempt or retract (obligation G7).",
+        example="two subagents of 600,000 tokens each on a pool of 1,000,000",
+    ),
+    Kind(
         code="request-never-fits",
         severity=Severity.WARNING,
         title="a request that this deployment cannot complete",
@@ -941,5 +1040,20 @@ DEPLOYMENT = _kinds(
     ),
 )
 
-SECTIONS: tuple[tuple[str, tuple[Kind, ...]], ...] = (READING, FORMAT, GRAPH, DEPLOYMENT)
+SECTIONS: list[tuple[str, tuple[Kind, ...]]] = [READING, FORMAT, GRAPH, DEPLOYMENT]
 CATALOGUE: dict[str, Kind] = {kind.code: kind for _, kinds in SECTIONS for kind in kinds}
+
+
+def declare(section: str, kinds: tuple[Kind, ...]) -> None:
+    """Add the findings of a format, told in its own module, under a section of their own.
+
+    Raises
+    ------
+    ValueError
+        When a code has been declared: two meanings of one code would mislead whoever filters on it.
+    """
+    twice = [kind.code for kind in kinds if kind.code in CATALOGUE]
+    if twice:
+        raise ValueError(f"declared before: {', '.join(twice)}")
+    SECTIONS.append((section, kinds))
+    CATALOGUE.update({kind.code: kind for kind in kinds})

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
 
 from playproof_spec.digest import graph_digest, tables_digest
 from playproof_spec.findings import Finding, Findings, InvalidInput, finding
 from playproof_spec.graph import Graph
 from playproof_spec.obligation import FAILED, NOT_APPLICABLE, PROVEN, Obligation, Stopwatch
 from playproof_spec.proofs import prove_failures, prove_joins
+from playproof_spec.recorded import prove_recorded
 from playproof_spec.reduction import distinct_shapes, reduce_plays
 from playproof_spec.shape import check_shape
 from playproof_spec.topology import check_cycles, check_reachability, topology
@@ -20,7 +21,16 @@ __all__ = ["Certificate", "Obligation", "ProvenGraph", "examine", "prove"]
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What was shown of one graph. `tables_digest` names the machines that were in force."""
+    """What was shown of one graph.
+
+    Attributes
+    ----------
+    tables_digest : str
+        Names the machines that were in force.
+    left_out : Mapping
+        What the corpus has besides, as far as it could not be read and was left out: counts by kind and names. Of that
+        nothing was shown.
+    """
 
     obligations: tuple[Obligation, ...]
     graph_digest: str
@@ -29,6 +39,7 @@ class Certificate:
     nodes: int
     edges: int
     shapes: int
+    left_out: Mapping[str, object] = field(default_factory=dict)
 
     def to_dict(self) -> Mapping[str, object]:
         """Return the certificate as JSON values."""
@@ -39,6 +50,7 @@ class Certificate:
             "nodes": self.nodes,
             "edges": self.edges,
             "shapes": self.shapes,
+            "left_out": dict(self.left_out),
             "obligations": [
                 {"code": o.code, "title": o.title, "verdict": o.verdict, "how": o.how, "wall_ms": o.wall_ms}
                 for o in self.obligations
@@ -50,11 +62,12 @@ _KEY: Final = object()
 
 
 class ProvenGraph:
-    """A graph whose every obligation is proven. Only :func:`prove` makes one; only this replays.
+    """A graph whose every obligation from G1 to G5 is proven. Only :func:`prove` makes one; only this replays.
 
     Attributes
     ----------
     graph : Graph
+        The copy that was proven (:meth:`~playproof_spec.graph.Graph.sealed`). It cannot be changed, or exchanged.
     certificate : Certificate
     findings : tuple[Finding, ...]
         Warnings and notes; a proven graph has no errors.
@@ -62,12 +75,21 @@ class ProvenGraph:
 
     __slots__ = ("certificate", "findings", "graph")
 
+    certificate: Certificate
+    findings: tuple[Finding, ...]
+    graph: Graph
+
     def __init__(self, key: object, graph: Graph, certificate: Certificate, findings: tuple[Finding, ...]) -> None:
         if key is not _KEY:
             raise TypeError("a ProvenGraph comes from prove() only")
-        self.graph = graph
-        self.certificate = certificate
-        self.findings = findings
+        for name, value in (("graph", graph), ("certificate", certificate), ("findings", findings)):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a proven graph stays as it was proven: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a proven graph stays as it was proven: {name} cannot be deleted")
 
 
 # While one of these stands, a play has no structure, or no times, that the provers could look at.
@@ -90,7 +112,7 @@ def examine(graph: Graph, findings: Findings) -> tuple[tuple[Obligation, ...], i
     Returns
     -------
     obligations : tuple[Obligation, ...]
-        G1 to G5. One whose premises are broken is ``not_applicable``: what it would say has been said.
+        G1 to G6. One whose premises are broken is ``not_applicable``: what it would say has been said.
     shapes : int
         Distinct shapes of plays.
     """
@@ -115,6 +137,9 @@ def examine(graph: Graph, findings: Findings) -> tuple[tuple[Obligation, ...], i
 
     broken = set(found.counts)
     watch = Stopwatch()
+    g6 = watch.stop(
+        "G6", "recorded times satisfy the edges", NOT_APPLICABLE, "needs a graph without findings of G1 to G3"
+    )
     if broken & _NEEDS_STRUCTURE:
         how = "needs plays without the findings of G1 to G3"
         g4 = watch.stop("G4", "every join can be satisfied", NOT_APPLICABLE, how)
@@ -127,6 +152,7 @@ def examine(graph: Graph, findings: Findings) -> tuple[tuple[Obligation, ...], i
             g4 = watch.stop("G4", "every join can be satisfied", NOT_APPLICABLE, "needs times without findings of G1")
         else:
             g4 = prove_joins(graph, order, reduced, found)
+            g6 = prove_recorded(graph, order, found)
         g5 = prove_failures(graph, order, reduced, found)
     # What a reader said of a place in its own words need not be said again.
     said = {_place(item) for item in findings.items}
@@ -137,7 +163,7 @@ def examine(graph: Graph, findings: Findings) -> tuple[tuple[Obligation, ...], i
     for code, count in found.counts.items():
         fresh.add_count(code, count - sum(item.code == code for item in found.items))
     findings.extend(fresh)
-    return (g1, g2, g3, g4, g5), shapes
+    return (g1, g2, g3, g4, g5, g6), shapes
 
 
 def _place(item: Finding) -> tuple[str, str, int, str]:
@@ -168,11 +194,13 @@ def prove(graph: Graph, findings: Findings | None = None) -> ProvenGraph:
     Linear in nodes and edges but for z3, whose work is bounded; hash ids are read once, for the digest.
     """
     everything = Findings() if findings is None else findings
+    graph = graph.sealed()
     obligations, shapes = examine(graph, everything)
     if not everything.errors:
         # A proof that fails without a finding is our fault, and still no proof.
         for o in obligations:
-            if o.verdict != PROVEN:
+            # What a recording contradicts is told, and replayed by its edges.
+            if o.verdict != PROVEN and o.code != "G6":
                 everything.add(finding("proof-unknown", f"{o.code} ({o.title}) is {o.verdict}", found=o.how))
     if everything.errors:
         raise InvalidInput(everything)
@@ -184,5 +212,6 @@ def prove(graph: Graph, findings: Findings | None = None) -> ProvenGraph:
         nodes=graph.node_count,
         edges=graph.edge_count,
         shapes=shapes,
+        left_out=left_out if isinstance(left_out := graph.facts.get("left_out", {}), Mapping) else {},
     )
     return ProvenGraph(_KEY, graph, certificate, everything.items)

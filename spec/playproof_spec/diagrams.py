@@ -75,7 +75,11 @@ project; the readers (`lowering/`) build its graph, the replayer (`kernel/`) exe
 | `shape`, `topology` | obligations G1 to G3 |
 | `reduction` | plays without short cuts, chains as one node, distinct shapes |
 | `proofs` | obligations G4 and G5; the only module that imports z3 |
-| `machine_proofs` | obligations M1 to M6 |
+| `recorded` | obligation G6: recorded times against recorded edges |
+| `capacity` | obligation G7: what a deployment's memory holds of a load |
+| `clock` | whether a replay stays on the clock |
+| `models` | the machines as transition systems: what events do, what guards mean, what must hold and be possible |
+| `machine_proofs` | obligations M1 to M10, by induction over the models |
 | `certificate` | `prove()`, the only door to a replay, and what it certifies |
 | `digest` | the digests of a graph and of the tables |
 | `diagrams` | this page |
@@ -97,24 +101,46 @@ for obligation in prove(graph).certificate.obligations:
 
 ## What is proven of the machines
 
-Once, for all corpora; `playproof machines --prove` shows it, and a test breaks a table for each and sees it fail.
+Once, for all corpora; `playproof machines --prove` shows it. Each table is made a transition system (`models`): what
+an event does beside changing the state, what each guard means, an invariant, and claims of two kinds, what may never
+happen and what must be possible. z3 shows by induction over the moves that the invariant holds, that each entry can
+happen, and that each claim stands. A guard that a model does not know restricts nothing where safety is argued, and is
+taken to be false where progress is. `tests/unit/test_table_mutants.py` makes every single fault of every table,
+thousands of them, and sees an obligation fail for all but eleven, which change nothing (docs/assurance.md).
 
 - **M1** Each table is deterministic and total: one successor an entry, an absent pair is illegal, ends have empty rows.
 - **M2** Every state can be reached, and from every state an end can be. (A block is a resource: its end is to be free.)
 - **M3** In prefill/decode no request completes at its prefill or its handoff: every way to *completed* passes
-  *decoding*, but for the named edge of a request that asks for no token, which passes *transferring*.
-- **M4** A play of any number of nodes keeps its books: its nodes' counts add up; after a failure nothing is dispatched;
-  a lane is freed only when nothing is in flight; a completed play has completed all its nodes; no play is ever stuck,
-  and none runs for ever. Assumed: service ends, and a play with nothing ready or in flight has a blocked node whose
-  edges have all fired (the acyclicity lemma, which G2 and G3 show of each graph).
-- **M5** KV blocks are neither lost nor made, and a block is free or idle exactly when no request refers to it.
+  *decoding*, but for the named edge of a request that asks for no token, which passes *transferring*. Each step happens
+  in its place, a live request may fail or be canceled at any time, and none is stuck.
+- **M4** A play of any number of nodes keeps its books: each end counts its events, what was dispatched is in flight or
+  has ended; after a failure nothing is released or dispatched; an ended play has nothing left; a completed one has
+  completed all its nodes; a node can end in every way whatever its play does; no play is ever stuck, and none runs for
+  ever, self-loops counted. No node starts before its edges fired and its time came. Each occupied lane has one open
+  play and is freed by that play's end alone. Assumed: service ends, time passes, and an active play with nothing ready,
+  in flight or failed has a blocked node whose edges have all fired (the acyclicity lemma, which G2 and G3 show of each
+  graph).
+- **M5** KV blocks are neither lost nor made; a block is free or idle exactly when nothing refers to it; only idle
+  blocks are evicted, and only when fewer are free than are wanted.
 - **M6** A block's identity stands for its namespace and its whole chain of tokens, and two play instances have two
   namespaces under snapshot, warmup and profile. Host memory has a block under its identity alone. So no cache hit, in
   device or host memory, crosses a recycled play.
+- **M7** A request finishes only from a seat, is admitted only with room, is rejected or fails only when it cannot go
+  on, may be canceled at any time, and holds nothing after its end but the source of a handoff until that is released.
+- **M8** A block of host memory is evicted only when no load reads it, read only when its store has ended, and stored
+  only with room; pins are counted.
+- **M9** A profile opens only through the barrier, with all lanes prepared; no warmup phase before the primers have
+  ended; a run whose preparation fails measures nothing.
+- **M10** A transfer is done only after it was submitted and moved, and can be given up until then.
+
+In runs, every event of the kernel is a move of these models: an interpreted monitor (`make watch`) evaluates the guard
+of each event on the arrays (`playproof_kernel.guards`), takes the move in the model, and compares the two after every
+turn of the loop. The formulas that it evaluates are those that z3 was asked.
 
 ## What is proven of a graph
 
-At load, before anything runs. Only `prove()` makes a `ProvenGraph`, and only that replays.
+At load, before anything runs. Only `prove()` makes a `ProvenGraph`, and only that replays. It holds a sealed copy: its
+arrays lie in memory that cannot be made writable.
 
 - **G1** Nodes and edges are well-formed: ids, times, lengths, numbers of hash ids, ordinals, legal relations and
   triggers, and sources that exist, in the same play. Array checks.
@@ -128,16 +154,30 @@ At load, before anything runs. Only `prove()` makes a `ProvenGraph`, and only th
 - **G5** A failure anywhere is contained: nothing that needs the completion of a failed node is dispatched, nothing
   waits for ever, and every node ends. z3 looks for a run that breaks it, over all service times and delays, and finds
   none.
+- **G6** The recorded times satisfy the recorded edges: there are times within the format's resolution of those recorded
+  at which every edge holds. A contradiction is a warning that names edges and milliseconds; a replay goes by the edges.
+- **G7** With a deployment and a load (`playproof validate --config`): **(a)** every request can be served alone, its
+  engine's reserve and the context included, so that nothing fails for want of memory; **(b)** what can be in flight at
+  one time fits together, so that nothing is preempted or retracted. The heaviest antichain of each play's order of
+  completions is found by a least flow, and antichain and flow prove each other. A smaller pool is told the size that
+  would do. Nothing is claimed of (b) beside a host pool that workers share: its stores keep blocks of ended requests.
 
-Short cuts are dropped and chains become one node first; the two lemmas that allow it are shown by z3 too, and a
-property test compares verdicts. Plays of one shape are proven once. What is still too large for z3 (its time is
-quadratic in a shape's size) is shown by induction: z3 proves the step over one edge and the step to one node, and the
-order along which they are taken is checked edge by edge. z3 runs with a fixed seed and a bound on its work, and an
-*unknown* never counts as proven.
+**What the solver is asked of each graph, honestly.** G4 and G5 of an acyclic play follow from lemmas: for the tables as
+they are, z3's answer on the structure of a graph that passed G2 and G3 is always the same, and the question asked of
+each shape checks our reduction, our tables and the order rather than the graph. What a graph's own numbers decide are
+G4's end of the clock (the earliest run of its floors and delays, sat or unsat), G6 (its records), and G7 (its lengths);
+each has tests with both answers.
+
+Short cuts are dropped and chains become one node first; the two lemmas that allow it are shown by z3 for G4 and G5
+alike, and a property test compares verdicts. Plays of one shape are proven once. What is still too large for z3 (its
+time is quadratic in a shape's size) is shown by induction: z3 proves the steps over one edge and to one node, of G4 and
+of G5 each, and the order along which they are taken is checked edge by edge. z3 runs with a fixed seed and a bound on
+its work, and an *unknown* never counts as proven.
 
 ## Guards
 
-A guard restricts when an event may be raised; it never changes the successor.
+A guard restricts when an event may be raised; it never changes the successor. Each has a predicate on the arrays of a
+run, `playproof_kernel.guards.PREDICATES`.
 
 """
 

@@ -134,6 +134,8 @@ def format_hash_ids(run_first: UInt64, run_count: Int64, buffer: Bytes | None = 
     out = np.empty(CHUNK_BYTES, dtype=np.uint8) if buffer is None else buffer
     if len(out) < 2 * _BLOCK_BYTES:
         raise ValueError(f"the buffer needs {2 * _BLOCK_BYTES} bytes")
+    # The arrays of a proven graph are read only, which to the compiler is another type.
+    run_first, run_count = np.require(run_first, requirements="W"), np.require(run_count, requirements="W")
     view = out.data
     run = done = 0
     comma = b""

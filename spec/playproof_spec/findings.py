@@ -7,6 +7,8 @@ reader knows better.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from playproof_spec.catalogue import CATALOGUE, Severity
@@ -22,7 +24,9 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     file : str
         Path as the user gave it (for a directory: the path plus the relative path within).
     line : int
-        1-based line, 0 where the format has no lines.
+        1-based line, 0 where it is not known: the format has no lines.
+    column : int
+        1-based, in characters; 0 for the line as a whole.
     field : str
         Field name, or a JSON path such as ``requests[3].requests[0].t``.
     ids : tuple[str, ...]
@@ -31,11 +35,12 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     file: str = ""
     line: int = 0
+    column: int = 0
     field: str = ""
     ids: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        place = self.file + (f":{self.line}" if self.line else "")
+        place = self.file + (f":{self.line}" if self.line else "") + (f":{self.column}" if self.column else "")
         return printable(" ".join(part for part in (place, self.field, " → ".join(self.ids)) if part))
 
 
@@ -97,9 +102,9 @@ def finding(
         message=printable(message),
         where=where or Where(),
         found=shown(found),
-        wanted=wanted,
-        because=because or kind.because,
-        hint=hint or kind.hint,
+        wanted=printable(wanted),
+        because=printable(because) or kind.because,
+        hint=printable(hint) or kind.hint,
     )
 
 
@@ -133,6 +138,19 @@ class Findings:
         if count > 0:
             key = (code, CATALOGUE[code].severity)
             self._counts[key] = self._counts.get(key, 0) + count
+
+    def mapped(self, change: Callable[[Finding], Finding]) -> Findings:
+        """Return findings of which those kept are `change` of these, with the same counts.
+
+        Parameters
+        ----------
+        change : callable
+            Leaves code and severity as they are.
+        """
+        other = Findings(self.limit_per_code)
+        other._kept = [change(item) for item in self._kept]
+        other._counts = dict(self._counts)
+        return other
 
     def extend(self, other: Findings) -> None:
         """Add every finding of `other`, with the counts of those it dropped."""

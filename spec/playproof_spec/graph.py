@@ -12,9 +12,10 @@ order (`Play.nodes`), and ties in execution go by that, but where ids are the au
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import Final
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -131,25 +132,17 @@ class Observed:
     tool_wait_ms: float = 0.0
 
 
-# Formats that traces are read from. The command line lists them once more, as its own type.
-FORMATS: Final = (
-    "agentic_mooncake",
-    "weka",
-    "claude",
-    "codex",
-    "dynamo",
-    "mooncake",
-    "mooncake-delta",
-    "applied_compute_agentic",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a graph came from: the format it was written in, and a digest of the bytes and the readings chosen."""
 
     format: str
     digest: str
+
+
+def _sealed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy of a one-dimensional array in memory that cannot be made writable: that of a bytes object."""
+    return np.frombuffer(array.tobytes(), dtype=array.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,6 +282,19 @@ class Graph:
         starts = np.repeat(np.cumsum(counts) - counts, counts)
         offsets: Int64 = np.arange(len(ids), dtype=np.int64) - starts
         return ids + offsets.astype(np.uint64)
+
+    def sealed(self) -> Graph:
+        """Return a copy that nothing can change: its arrays lie in memory that NumPy will not write, its mappings are
+        views of copies. O(nodes + edges + runs)."""
+        nodes = _sealed(np.concatenate([play.nodes for play in self.plays]) if self.plays else np.empty(0, np.int32))
+        ends = np.cumsum([len(play.nodes) for play in self.plays]).tolist()
+        plays = tuple(
+            replace(play, nodes=nodes[end - len(play.nodes) : end]) for play, end in zip(self.plays, ends, strict=True)
+        )
+        held = {item.name: getattr(self, item.name) for item in fields(self)}
+        changed: dict[str, Any] = {name: _sealed(v) for name, v in held.items() if isinstance(v, np.ndarray)}
+        changed |= {name: MappingProxyType(dict(v)) for name, v in held.items() if isinstance(v, Mapping)}
+        return replace(self, **{**changed, "plays": plays})
 
     def edge_target(self) -> Int32:
         """Return the target node of every edge, shape (edges,)."""

@@ -1,29 +1,18 @@
-"""Obligations M1 to M6: the machines' tables, shown once for all plays, pools and links.
+"""Obligations M1 to M10: the machines' tables, shown once for all plays, pools and links.
 
-Every proof reads the tables; what stands here beside them is the meaning of the guards (as formulas) and the claims.
+Every proof reads the tables; what their events and guards mean, and what is claimed of them, stands in `models`.
 A proof that fails says which entry of which table breaks which claim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 
 import networkx as nx
 
-from playproof_spec.machines import (
-    GUARDS,
-    MACHINES,
-    BlockEvent,
-    HandoffEvent,
-    HandoffState,
-    LaneState,
-    Machine,
-    NodeEvent,
-    NodeState,
-    PlayEvent,
-    PlayState,
-)
+from playproof_spec import models
+from playproof_spec.machines import GUARDS, MACHINES, HandoffEvent, HandoffState, Machine
 from playproof_spec.obligation import FAILED, NOT_APPLICABLE, PROVEN, UNPROVEN, Obligation, Stopwatch
 from playproof_spec.proofs import Prover
 
@@ -31,17 +20,17 @@ __all__ = ["prove_machines"]
 
 
 def prove_machines(machines: Sequence[Machine] = MACHINES) -> tuple[Obligation, ...]:
-    """Try the obligations M1 to M6 on the tables.
+    """Try the obligations M1 to M10 on the tables.
 
     Parameters
     ----------
     machines : sequence of Machine
-        All tables in force; M3 to M6 look for theirs by name and are ``not_applicable`` without.
+        All tables in force; all but M1, M2 and M6 look for theirs by name and are ``not_applicable`` without.
 
     Returns
     -------
     tuple[Obligation, ...]
-        Six; `how` of a failed one names what breaks it.
+        Ten; `how` of a failed one names what breaks it.
     """
     named = {machine.name: machine for machine in machines}
     return (
@@ -51,6 +40,10 @@ def prove_machines(machines: Sequence[Machine] = MACHINES) -> tuple[Obligation, 
         prove_counters(named),
         prove_blocks(named),
         prove_identity(),
+        prove_requests(named),
+        prove_host_blocks(named),
+        prove_phases(named),
+        prove_transfers(named),
     )
 
 
@@ -92,6 +85,14 @@ class _Questions:
         self.asked += 1
         if verdict == "sat":
             self.broken.append(claim)
+        self.unknown += verdict == "unknown"
+
+    def find(self, denial: str, smt: str) -> None:
+        """Note `denial` as what breaks when `smt` has no model: what is asked for must be possible."""
+        verdict = self._prover.ask(smt).verdict
+        self.asked += 1
+        if verdict == "unsat":
+            self.broken.append(denial)
         self.unknown += verdict == "unknown"
 
 
@@ -178,6 +179,7 @@ def prove_no_completion_at_prefill(machines: Mapping[str, Machine]) -> Obligatio
     if not tables:
         return watch.stop("M3", title, NOT_APPLICABLE, "no handoff table")
     broken: list[str] = []
+    questions = _Questions()
     decoded = (HandoffState.PREFILLING, HandoffState.TRANSFERRING, HandoffState.DECODING)
     for machine in tables:
         for without in (HandoffEvent.COMPLETE_EMPTY, HandoffEvent.COMPLETE):
@@ -193,8 +195,12 @@ def prove_no_completion_at_prefill(machines: Mapping[str, Machine]) -> Obligatio
             rule = row.get(HandoffEvent.COMPLETE_EMPTY)
             if rule is not None and rule.guard != "zero_tokens":
                 broken.append(f"{machine.name}: {_name(state)} —complete_empty→ is not for zero tokens only")
-    how = f"networkx: the dominators of completed in {len(tables)} tables, with and without the zero-token edge"
-    return _conclude(watch, "M3", title, how, broken)
+        _prove_model(questions, models.handoff_model(machine))
+    how = (
+        f"networkx: the dominators of completed in {len(tables)} tables, with and without the zero-token edge; "
+        f"z3: {questions.asked} questions of an induction: each step in its place, every end possible"
+    )
+    return _conclude(watch, "M3", title, how, [*broken, *questions.broken], questions.unknown)
 
 
 def _dominators(graph: nx.DiGraph[IntEnum], initial: IntEnum, state: IntEnum) -> set[IntEnum] | None:
@@ -209,227 +215,115 @@ def _dominators(graph: nx.DiGraph[IntEnum], initial: IntEnum, state: IntEnum) ->
     return dominators
 
 
-# ---------------------------------------------------------------------------------------------------------------- M4
-
-# What the guards of plays and nodes say in the counter abstraction. n0 … n8 count the nodes in each state, p is the
-# play's state. An edge fires only in an active play, so `all_edges_fired` and `due` include that.
-_PLAY_GUARDS: Mapping[str, str] = {
-    "": "true",
-    "all_edges_fired": f"(= p {PlayState.ACTIVE:d})",
-    "due": f"(= p {PlayState.ACTIVE:d})",
-    "play_failed": f"(or (= p {PlayState.FAILING:d}) (= p {PlayState.FAILED:d}))",
-    "play_closing": f"(or (= p {PlayState.CLOSING:d}) (= p {PlayState.INCOMPLETE:d}))",
-    "before_cut": f"(= p {PlayState.PENDING:d})",
-    "all_completed": f"(= N (+ n{NodeState.COMPLETED:d} n{NodeState.HISTORICAL:d}))",
-    "nothing_in_flight": f"(= n{NodeState.DISPATCHED:d} 0)",
-}
-
-
-def _meaning(guard: str) -> str:
-    """Return the formula of a guard; one that says nothing about counts restricts nothing."""
-    return _PLAY_GUARDS.get(guard, "true")
-
-
-_COUNTERS = [f"n{state:d}" for state in NodeState]
-_FAILURES = f"(+ n{NodeState.FAILED:d} n{NodeState.CANCELED:d})"
-_DECLARE_PLAY = "".join(f"(declare-const {name} Int)" for name in ["N", "p", *_COUNTERS])
-
-
-def _play_invariant(play: Machine) -> str:
-    """Return the invariant as a function of (N, p, n0 … n8); the claims of M4 follow from it."""
-
-    def when(states: Iterable[IntEnum], claim: str) -> str:
-        return f"(=> (or {' '.join(f'(= p {state:d})' for state in states)} false) {claim})"
-
-    zero = "(= 0 (+ {}))".format(" ".join(f"n{s:d}" for s in (NodeState.SKIPPED, NodeState.NEVER_ISSUED)))
-    at_rest = f"(= N (+ n{NodeState.BLOCKED:d} n{NodeState.HISTORICAL:d}))"
-    parts = [
-        "(>= N 1)",
-        *(f"(>= {counter} 0)" for counter in _COUNTERS),
-        f"(= N (+ {' '.join(_COUNTERS)}))",
-        f"(or {' '.join(f'(= p {state:d})' for state in play.states)})",
-        when([PlayState.PENDING], at_rest),
-        when([PlayState.ACTIVE], f"(and (= 0 {_FAILURES}) {zero})"),
-        when([PlayState.SETTLING, PlayState.COMPLETED], _PLAY_GUARDS["all_completed"]),
-        when([PlayState.FAILING, PlayState.FAILED], f"(and (>= {_FAILURES} 1) (= n{NodeState.NEVER_ISSUED:d} 0))"),
-        when([PlayState.CLOSING, PlayState.INCOMPLETE], f"(= n{NodeState.SKIPPED:d} 0)"),
-        when(sorted(play.terminal), f"(= n{NodeState.DISPATCHED:d} 0)"),
-    ]
-    arguments = " ".join(f"({name} Int)" for name in ["N", "p", *_COUNTERS])
-    return f"(define-fun Inv ({arguments}) Bool (and {' '.join(parts)}))"
-
-
-def _failed_play(play: Machine) -> str:
-    """Return the play's next state when a node fails: where its row has the event, else it stays."""
-    after = "p"
-    for state in play.states:
-        rule = play.table[state].get(PlayEvent.NODE_FAILED)
-        if rule is not None:
-            after = f"(ite (= p {state:d}) {rule.to:d} {after})"
-    return after
-
-
-def _moves(node: Machine, play: Machine) -> list[tuple[str, str, str, list[str]]]:
-    """Return every entry of the two tables as (its name, when it may happen, the next p, the next counters)."""
-    moves = []
-    for state, row in node.table.items():
-        for event, rule in row.items():
-            counters = list(_COUNTERS)
-            counters[state] = f"(- {counters[state]} 1)"
-            counters[rule.to] = f"(+ {counters[rule.to]} 1)"
-            fails = state == NodeState.DISPATCHED and event != NodeEvent.COMPLETE
-            enabled = f"(and (> n{state:d} 0) {_meaning(rule.guard)})"
-            name = f"node {_name(state)} —{_name(event)}→ {_name(rule.to)}"
-            moves.append((name, enabled, _failed_play(play) if fails else "p", counters))
-    for state, row in play.table.items():
-        for event, rule in row.items():
-            if event == PlayEvent.NODE_FAILED:
-                continue  # happens with a node's failure only, above
-            enabled = f"(and (= p {state:d}) {_meaning(rule.guard)})"
-            name = f"play {_name(state)} —{_name(event)}→ {_name(rule.to)}"
-            moves.append((name, enabled, f"{rule.to:d}", list(_COUNTERS)))
-    return moves
+# ------------------------------------------------------------------------------------------------------------ M4, M5
 
 
 def prove_counters(machines: Mapping[str, Machine]) -> Obligation:
-    """M4: a play of any number of nodes keeps its books, contains failures, and ends.
+    """M4: a play of any number of nodes keeps its books, contains failures, and ends; lanes hold one play each.
 
-    By induction over the entries of the tables, on a play that is only counted: how many nodes are in which state. The
-    one thing the counts do not know is which node is blocked by which; that a play without nodes ready or in flight has
-    a blocked one whose edges have all fired is the acyclicity lemma (G2, G3), assumed here by name.
+    By induction over the moves of three models: a play that is only counted, one node with its clock, and the lanes of
+    a run, counted. The one thing the counts do not know is which node is blocked by which; that an active play without
+    nodes ready or in flight has a blocked one whose edges have all fired is the acyclicity lemma (G2, G3), assumed
+    here by name.
     """
     watch = Stopwatch()
     title = "a play's counts add up, failures stop it, and it ends"
     if not {"node", "play", "lane"} <= set(machines):
         return watch.stop("M4", title, NOT_APPLICABLE, "no node, play or lane table")
     node, play, lane = machines["node"], machines["play"], machines["lane"]
-    head = _DECLARE_PLAY + _play_invariant(play)
-    before = f"(assert (Inv N p {' '.join(_COUNTERS)}))"
     questions = _Questions()
-    start = " ".join("N" if state == node.initial else "0" for state in NodeState)
-    questions.refute(
-        "a new play does not keep the invariant",
-        f"{head}(assert (>= N 1))(assert (not (Inv N {play.initial:d} {start})))",
-    )
-    moves = _moves(node, play)
-    for name, enabled, next_p, counters in moves:
-        after = f"(assert (not (Inv N {next_p} {' '.join(counters)})))"
-        questions.refute(f"{name} breaks the play's invariant", f"{head}{before}(assert {enabled}){after}")
-    for state, row in node.table.items():
-        for event, rule in row.items():
-            if rule.to in (NodeState.READY, NodeState.DISPATCHED):
-                happens = f"(assert (and (> n{state:d} 0) {_meaning(rule.guard)} (>= {_FAILURES} 1)))"
-                claim = f"node {_name(state)} —{_name(event)}→ {_name(rule.to)} can happen after a failure"
-                questions.refute(claim, head + before + happens)
-    for event, rule in lane.table[LaneState.OCCUPIED].items():
-        in_flight = f"(assert (and {_meaning(rule.guard)} (> n{NodeState.DISPATCHED:d} 0)))"
-        questions.refute(
-            f"lane occupied —{_name(event)}→ can happen with requests in flight", head + before + in_flight
-        )
-    questions.refute("a reachable state is stuck", head + before + _stuck(play, moves))
-    for machine in (node, play):
-        looping = nx.DiGraph((a, b) for a, b in _graph(machine).edges if a != b)
-        if not nx.is_directed_acyclic_graph(looping):
-            questions.broken.append(f"{machine.name}: a run can go round for ever")
+    for model in (models.play_model(node, play), models.node_model(node), models.lane_model(lane)):
+        _prove_model(questions, model)
     how = (
-        f"z3: {questions.asked} steps of an induction over {len(moves)} entries, for any number of nodes; "
-        "assumes the acyclicity lemma (G2, G3) and that service ends; both tables go one way, so every run is finite"
+        f"z3: {questions.asked} questions of an induction, for any number of nodes and lanes; assumes the acyclicity "
+        "lemma (G2, G3) and that service ends; the tables go one way, self-loops counted, so every run is finite"
     )
     return _conclude(watch, "M4", title, how, questions.broken, questions.unknown)
-
-
-def _stuck(play: Machine, moves: Sequence[tuple[str, str, str, list[str]]]) -> str:
-    """Return the assertion that the play is not over and nothing can happen to it by itself."""
-    # Deadlines and cuts come from outside; a play must not need them.
-    own = [
-        f"(and {enabled} (or someReleasable (not (> n{NodeState.BLOCKED:d} 0))))" if "—release→" in name else enabled
-        for name, enabled, _, _ in moves
-        if "—deadline→" not in name and "—cut→" not in name
-    ]
-    waiting = (NodeState.BLOCKED, NodeState.READY, NodeState.DISPATCHED)
-    terminal = " ".join(f"(= p {state:d})" for state in sorted(play.terminal))
-    over = f"(and (or {terminal}) (= 0 (+ {' '.join(f'n{state:d}' for state in waiting)})))"
-    lemma = (
-        f"(=> (and (= 0 (+ n{NodeState.READY:d} n{NodeState.DISPATCHED:d} {_FAILURES})) (> n{NodeState.BLOCKED:d} 0))"
-        " someReleasable)"
-    )
-    return (
-        f"(declare-const someReleasable Bool)(assert {lemma})(assert (not {over}))(assert (not (or {' '.join(own)})))"
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------- M5
-
-# Which counter of the pool a block is in, by its state.
-_POOL_COUNTER: Mapping[str, str] = {
-    "FREE": "free",
-    "PRIVATE": "private",
-    "CACHED_ACTIVE": "active",
-    "READING": "active",
-    "CACHED_IDLE": "idle",
-    "READING_IDLE": "idle",
-    "LOADING": "loading",
-}
-# How many requests may refer to a block in each counter: (at least, at most or None).
-_REFERENCES: Mapping[str, tuple[int, int | None]] = {
-    "free": (0, 0),
-    "private": (1, 1),
-    "active": (1, None),
-    "idle": (0, 0),
-    "loading": (1, 1),
-}
-# What an event does to the number of requests that refer to the block; every other event leaves it.
-_REFERENCE_STEP: Mapping[IntEnum, int] = {
-    BlockEvent.ALLOCATE: 1,
-    BlockEvent.RESERVE_LOAD: 1,
-    BlockEvent.REUSE: 1,
-    BlockEvent.RELEASE: -1,
-}
 
 
 def prove_blocks(machines: Mapping[str, Machine]) -> Obligation:
     """M5: blocks are conserved, and references never go below zero.
 
     By induction over the entries of the block table: free + private + active + idle + loading stays the capacity, and a
-    block that nobody refers to is free or idle, one that somebody refers to is neither.
+    block that nothing refers to is free or idle, one that something refers to is neither; a block is evicted only when
+    nothing refers to it and fewer are free than are wanted.
     """
-    watch = Stopwatch()
     title = "KV blocks are conserved and references are counted"
-    if "block" not in machines:
-        return watch.stop("M5", title, NOT_APPLICABLE, "no block table")
-    block = machines["block"]
-    counters = list(_REFERENCES)
-    declare = "".join(f"(declare-const {name} Int)" for name in ["capacity", "refs", *counters])
-    conserved = f"(= capacity (+ {' '.join(counters)}))"
-    holds = "".join(f"(assert (>= {counter} 0))" for counter in counters) + f"(assert {conserved})"
+    return _prove_machine("M5", title, machines, "block", (models.pool_model, models.block_model), "for any capacity")
+
+
+# ---------------------------------------------------------------------------------------------------------- M7 to M10
+
+
+def prove_requests(machines: Mapping[str, Machine]) -> Obligation:
+    """M7: a request finishes only from a seat, and holds nothing after its end but the source of a handoff."""
+    title = "a request finishes only while it runs, and holds nothing after its end"
+    return _prove_machine("M7", title, machines, "request", (models.request_model,), "in each role")
+
+
+def prove_host_blocks(machines: Mapping[str, Machine]) -> Obligation:
+    """M8: no block of host memory is evicted while a load reads it, none is read before its store has ended."""
+    title = "host memory counts its pins, and evicts nothing that is read"
+    return _prove_machine("M8", title, machines, "host_block", (models.host_block_model,), "for any number of loads")
+
+
+def prove_phases(machines: Mapping[str, Machine]) -> Obligation:
+    """M9: a profile opens only through the barrier with all lanes prepared, and phases come in their order."""
+    title = "a profile is measured only after all lanes are prepared"
+    return _prove_machine("M9", title, machines, "phase", (models.phase_model,), "for any number of lanes and requests")
+
+
+def prove_transfers(machines: Mapping[str, Machine]) -> Obligation:
+    """M10: a transfer is done only when it was submitted and has moved, and can be given up until then."""
+    title = "a transfer is done only after it moved"
+    return _prove_machine("M10", title, machines, "transfer", (models.transfer_model,), "from its table alone")
+
+
+def _prove_machine(
+    code: str,
+    title: str,
+    machines: Mapping[str, Machine],
+    name: str,
+    makers: Sequence[Callable[[Machine], models.Model]],
+    scope: str,
+) -> Obligation:
+    watch = Stopwatch()
+    if name not in machines:
+        return watch.stop(code, title, NOT_APPLICABLE, f"no {name.replace('_', ' ')} table")
     questions = _Questions()
-    entries = 0
-    for state, row in block.table.items():
-        for event, rule in row.items():
-            entries += 1
-            name = f"{_name(state)} —{_name(event)}→ {_name(rule.to)}"
-            source, target = _POOL_COUNTER.get(state.name), _POOL_COUNTER.get(rule.to.name)
-            taken = f"(assert (>= {source} 1))" if source else ""
-            after = [f"(+ {counter} {(counter == target) - (counter == source)})" for counter in counters]
-            bad_counts = f"(or (not (= capacity (+ {' '.join(after)}))) {' '.join(f'(< {a} 0)' for a in after)})"
-            questions.refute(f"{name} loses or makes a block", f"{declare}{holds}{taken}(assert {bad_counts})")
-            if source and target:
-                guard = "(= refs 1)" if rule.guard == "last_reference" else "true"
-                step = f"(+ refs {_REFERENCE_STEP.get(event, 0)})"
-                allowed = f"(assert (and {_within('refs', source)} {guard}))(assert (not {_within(step, target)}))"
-                questions.refute(f"{name} leaves a wrong number of references", declare + allowed)
-    # A block may be shared without changing its state: one more request, or one of several that lets go.
-    for shared in (counter for counter, (_, most) in _REFERENCES.items() if most is None):
-        for step, guard in (("(+ refs 1)", "true"), ("(- refs 1)", "(> refs 1)")):
-            allowed = f"(assert (and {_within('refs', shared)} {guard}))(assert (not {_within(step, shared)}))"
-            questions.refute(f"sharing a block that is {shared} miscounts", declare + allowed)
-    how = f"z3: {questions.asked} steps of an induction over {entries} entries, for any capacity"
-    return _conclude(watch, "M5", title, how, questions.broken, questions.unknown)
+    moves = 0
+    for make in makers:
+        model = make(machines[name])
+        moves = max(moves, len(model.moves))
+        _prove_model(questions, model)
+    how = f"z3: {questions.asked} questions of an induction over {moves} moves, {scope}"
+    return _conclude(watch, code, title, how, questions.broken, questions.unknown)
 
 
-def _within(refs: str, counter: str) -> str:
-    least, most = _REFERENCES[counter]
-    return f"(and (>= {refs} {least}) {'true' if most is None else f'(<= {refs} {most})'})"
+def _prove_model(questions: _Questions, model: models.Model) -> None:
+    """Prove a model's invariant by induction over its moves, each of which must be possible, and its claims."""
+    names = " ".join(f"({name} {sort})" for name, sort in model.variables.items())
+    parts = " ".join(model.invariant.values())
+    head = "".join(f"(declare-const {name} {sort})" for name, sort in {**model.variables, **model.inputs}.items())
+    head += f"(define-fun Inv ({names}) Bool (and {parts}))"
+    holds = f"{head}(assert (Inv {' '.join(model.variables)}))"
+    questions.refute(
+        f"a new {model.name} does not keep the invariant",
+        f"{head}(assert {model.initial})(assert (not (Inv {' '.join(model.variables)})))",
+    )
+    for move in model.moves:
+        after = " ".join(move.updates.get(name, name) for name in model.variables)
+        possible = f"{holds}(assert {move.enabled})"
+        questions.find(f"{move.name} can never happen", possible)
+        words = f"{move.name} breaks the {model.name}'s invariant"
+        if move.entry is not None and model.name in ("pool", "block"):
+            words = f"{move.name} {'loses or makes a block' if model.name == 'pool' else 'leaves it in a wrong state'}"
+        questions.refute(words, f"{possible}(assert (not (Inv {after})))")
+    for claim in model.claims:
+        questions.refute(claim.words, f"{holds}(assert {claim.when})")
+    for machine, edges in model.endless:
+        if not nx.is_directed_acyclic_graph(nx.DiGraph(edges)):
+            questions.broken.append(f"{machine}: a run can go round for ever")
 
 
 # ---------------------------------------------------------------------------------------------------------------- M6

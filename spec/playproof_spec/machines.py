@@ -96,24 +96,39 @@ def _machine(
     return Machine(name, about, states, events, rows, initial, frozenset(s for s in states if not rows[s]))
 
 
-# What a guard's name stands for. A guard restricts when an event may be raised; it never changes the successor.
+# What a guard's name stands for. A guard restricts when an event may be raised; it never changes the successor. Each
+# has a predicate on the arrays of a run (`playproof_kernel.guards`), which tests evaluate at every event.
 GUARDS: dict[str, str] = {
-    "all_edges_fired": "every incoming edge of the node has fired, and its play is active",
-    "due": "the play is active and the node's ready time has come: the latest of its floor and each event plus delay",
-    "play_failed": "a node of the play was rejected, failed or was canceled",
-    "play_closing": "the deadline passed before the node was dispatched",
-    "before_cut": "the play has not begun, and the recorded start lies before the snapshot's cut",
-    "nothing_in_flight": "no dispatched node of the play, and no server work that the lane must wait for",
+    "all_edges_fired": "every incoming edge of the node has fired, and its play is active; of a preparation request: "
+    "the one before it in its lane has completed",
+    "due": "the play is active and the node's ready time has come: the latest of its floor and each event plus delay, "
+    "or sooner where an idle cap brought it forward",
+    "play_failed": "the play is failing: a node of it was rejected, failed or was canceled; of the preparation: a "
+    "request of it has failed",
+    "play_closing": "the play is closing: the deadline passed before all its nodes were dispatched",
+    "before_cut": "neither the play nor anything else has begun, and the play is the first of its lane",
+    "all_over": "every node of the play is over: none is blocked, ready or dispatched",
     "all_completed": "every node of the play completed, but for those that are history",
     "cache_on": "prefix caching is on and the block is full",
-    "last_reference": "no other request refers to the block",
-    "no_free_block": "no free block is left; the block is the least recently used idle one",
-    "fits": "the pool, the sequence limit and the token budget admit the request",
-    "never_fits": "prompt at or over the context limit, or more blocks than the pool has",
-    "outgrew_pool": "the request alone needs more blocks than the pool has",
+    "last_reference": "nothing else refers to the block",
+    "no_free_block": "fewer blocks are free than are wanted; the block is the least recently used idle one",
+    "fits": "a seat is free, and the pool holds what the request has to compute",
+    "never_fits": "prompt at or over the context limit, or more than an idle worker can take: blocks for it, in "
+    "SGLang also for what is kept free for its output, and tokens in a pass",
+    "outgrew_pool": "the request alone needs more than the pool has: blocks for its next token, or in SGLang for its "
+    "tokens and what is kept free for its output",
     "zero_tokens": "the request asks for no output token",
+    "primers_ended": "no primer is left to end",
+    "warmups_ended": "no request of the preparation is left to end",
     "all_lanes_prepared": "every lane's preparation succeeded and all its server work has settled",
-    "unpinned": "no restore reads the block",
+    "preparation_failed": "a request of the preparation failed, and all server work has settled",
+    "profile_over": "the profile has lasted as long as it should",
+    "plays_settled": "no lane has a play",
+    "grace_over": "the grace is over, and a request is still in flight",
+    "run_at_rest": "no request is in flight",
+    "drain_over": "what was canceled has had its time",
+    "host_room": "host memory has a place that holds nothing",
+    "unpinned": "no load reads the block",
 }
 
 
@@ -202,10 +217,10 @@ PLAY = _machine(
         PlayState.FAILING: {
             # A second request of the same play may fail while the first failure is still settling.
             PlayEvent.NODE_FAILED: PlayState.FAILING,
-            PlayEvent.SETTLED: Rule(PlayState.FAILED, "nothing_in_flight"),
+            PlayEvent.SETTLED: Rule(PlayState.FAILED, "all_over"),
         },
-        PlayState.SETTLING: {PlayEvent.SETTLED: Rule(PlayState.COMPLETED, "nothing_in_flight")},
-        PlayState.CLOSING: {PlayEvent.SETTLED: Rule(PlayState.INCOMPLETE, "nothing_in_flight")},
+        PlayState.SETTLING: {PlayEvent.SETTLED: Rule(PlayState.COMPLETED, "all_over")},
+        PlayState.CLOSING: {PlayEvent.SETTLED: Rule(PlayState.INCOMPLETE, "all_over")},
     },
 )
 
@@ -234,7 +249,7 @@ LANE = _machine(
             LaneEvent.EXHAUSTED: LaneState.RETIRED,
             LaneEvent.DEADLINE: LaneState.RETIRED,
         },
-        LaneState.OCCUPIED: {LaneEvent.PLAY_SETTLED: Rule(LaneState.IDLE, "nothing_in_flight")},
+        LaneState.OCCUPIED: {LaneEvent.PLAY_SETTLED: Rule(LaneState.IDLE, "all_over")},
     },
 )
 
@@ -268,24 +283,30 @@ PHASE = _machine(
     PhaseEvent,
     {
         PhaseState.PRIMER: {
-            PhaseEvent.PRIMED: PhaseState.WARMUP,
-            PhaseEvent.PREPARATION_FAILED: PhaseState.INVALID,
+            PhaseEvent.PRIMED: Rule(PhaseState.WARMUP, "primers_ended"),
+            PhaseEvent.PREPARATION_FAILED: Rule(PhaseState.INVALID, "preparation_failed"),
         },
         PhaseState.WARMUP: {
-            PhaseEvent.WARMED: PhaseState.BARRIER,
-            PhaseEvent.PREPARATION_FAILED: PhaseState.INVALID,
+            PhaseEvent.WARMED: Rule(PhaseState.BARRIER, "warmups_ended"),
+            PhaseEvent.PREPARATION_FAILED: Rule(PhaseState.INVALID, "preparation_failed"),
         },
         PhaseState.BARRIER: {
             PhaseEvent.OPEN: Rule(PhaseState.PROFILE, "all_lanes_prepared"),
-            PhaseEvent.PREPARATION_FAILED: PhaseState.INVALID,
+            PhaseEvent.PREPARATION_FAILED: Rule(PhaseState.INVALID, "preparation_failed"),
         },
         PhaseState.PROFILE: {
-            PhaseEvent.DEADLINE: PhaseState.GRACE,
+            PhaseEvent.DEADLINE: Rule(PhaseState.GRACE, "profile_over"),
             # A finite run, or a profile whose every lane ran dry, needs no deadline to end.
-            PhaseEvent.SETTLED: PhaseState.DONE,
+            PhaseEvent.SETTLED: Rule(PhaseState.DONE, "plays_settled"),
         },
-        PhaseState.GRACE: {PhaseEvent.GRACE_OVER: PhaseState.DRAIN, PhaseEvent.SETTLED: PhaseState.DONE},
-        PhaseState.DRAIN: {PhaseEvent.SETTLED: PhaseState.DONE, PhaseEvent.DRAIN_OVER: PhaseState.DONE},
+        PhaseState.GRACE: {
+            PhaseEvent.GRACE_OVER: Rule(PhaseState.DRAIN, "grace_over"),
+            PhaseEvent.SETTLED: Rule(PhaseState.DONE, "run_at_rest"),
+        },
+        PhaseState.DRAIN: {
+            PhaseEvent.SETTLED: Rule(PhaseState.DONE, "run_at_rest"),
+            PhaseEvent.DRAIN_OVER: Rule(PhaseState.DONE, "drain_over"),
+        },
     },
 )
 
@@ -524,7 +545,7 @@ HOST_BLOCK = _machine(
     HostBlockState.ABSENT,
     HostBlockEvent,
     {
-        HostBlockState.ABSENT: {HostBlockEvent.PREPARE_STORE: HostBlockState.PENDING_STORE},
+        HostBlockState.ABSENT: {HostBlockEvent.PREPARE_STORE: Rule(HostBlockState.PENDING_STORE, "host_room")},
         HostBlockState.PENDING_STORE: {
             HostBlockEvent.STORE_DONE: HostBlockState.RESIDENT,
             HostBlockEvent.DROP: HostBlockState.ABSENT,

@@ -27,9 +27,17 @@ def ms_to_ns(ms: float | npt.NDArray[np.float64]) -> int | npt.NDArray[np.int64]
     ----------
     ms : float or array of float64
         Finite and within the horizon; the graph obligations and the configuration guards see to that.
+
+    Raises
+    ------
+    OverflowError
+        When a value of an array is none that an int64 holds: the cast would give another.
     """
     if isinstance(ms, np.ndarray):
-        return np.rint(ms * NS_PER_MS).astype(np.int64)
+        scaled = np.rint(ms * NS_PER_MS)
+        if not (np.abs(scaled) < 2.0**63).all():
+            raise OverflowError("a time does not fit the clock; whoever converts it must have refused it before")
+        return scaled.astype(np.int64)
     return round(ms * NS_PER_MS)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import playproof_kernel
 import pytest
+from playproof_lowering.formats import FORMATS
 from playproof_spec.catalogue import CATALOGUE
-from playproof_spec.graph import FORMATS
 from playproof_spec.machines import MACHINES
 from rich.console import Console
 
@@ -35,7 +35,20 @@ DEADLOCK = str(EXAMPLES / "broken" / "deadlock.jsonl")
 
 
 def test_every_format_can_be_named() -> None:
-    assert {name.value for name in cli.Format} == {"auto", *FORMATS}
+    for name in ("auto", *FORMATS):
+        assert cli.FormatOption.__metadata__[0].callback(name) == name
+
+
+def test_a_format_that_nobody_reads_is_refused_with_the_list(said: Any) -> None:
+    code, _, err = said("validate", WEKA, "--format", "wekka")
+    assert code == 2
+    assert all(name in err for name in ("wekka", "auto", *FORMATS))
+
+
+def test_the_help_lists_every_format(said: Any) -> None:
+    _, out, err = said("validate", "--help")
+    shown = "".join(char for char in out + err if char.isalnum() or char in "_-")
+    assert all(name in shown for name in FORMATS)
 
 
 def test_validate_prints_evidence_and_certificate(said: Any) -> None:
@@ -301,9 +314,9 @@ def test_machines_are_printed(said: Any) -> None:
 def test_machines_are_proven(said: Any) -> None:
     code, out, _ = said("machines", "--prove")
     assert code == 0
-    for obligation in ("M1", "M2", "M3", "M4", "M5", "M6"):
+    for obligation in [f"M{number}" for number in range(1, 11)]:
         assert f"  {obligation} " in out
-    assert out.count(": proven (") == 6
+    assert out.count(": proven (") == 10
 
 
 # Everything else ----------------------------------------------------------------------------------------------------
@@ -415,3 +428,63 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_replay(
     assert (code, out) == (2, "")
     assert "taken" in err
     assert "Traceback" not in err
+
+
+# What is read, and what is left out ---------------------------------------------------------------------------------
+
+ROW = '{"input_length":5,"output_length":1,"timestamp":0}\n'
+
+
+@pytest.mark.parametrize("command", ["validate", "inspect", "lower"])
+def test_what_cannot_be_read_is_left_out_on_demand(said: Any, tmp_path: Path, command: str) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(ROW + "{oops\n")
+    more = ["--out", str(tmp_path / "out.jsonl")] if command == "lower" else []
+    assert said(command, str(trace), *more)[0] == 1
+    code, out, err = said(command, str(trace), "--skip-bad", *more)
+    assert code == 0
+    assert "json-malformed" in out + err
+    trace.write_text("{oops\n")
+    assert said(command, str(trace), "--skip-bad", *more)[0] == 1
+
+
+def test_the_certificate_says_what_was_left_out(said: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(ROW + "{oops\n" + ROW.rstrip()[:-9])
+    _, out, _ = said("validate", str(trace), "--skip-bad")
+    assert "of what was left out nothing is shown: 1 record, 1 torn last line" in out
+    _, out, _ = said("validate", str(trace), "--skip-bad", "--output", "json")
+    shown = json.loads(out)["certificate"]["left_out"]
+    assert (shown["records"], shown["torn_last_lines"], shown["named"]) == (1, 1, [f"{trace}:2", f"{trace}:3"])
+
+
+def test_the_report_of_a_replay_says_what_was_left_out(said: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(ROW + "{oops\n")
+    assert said("replay", str(trace))[0] == 1
+    code, out, _ = said("replay", str(trace), "--skip-bad")
+    assert code == 0
+    assert "left out, unreadable       1 record" in out
+    _, out, _ = said("replay", str(trace), "--skip-bad", "--json")
+    report = json.loads(out)
+    assert report["reading"]["left_out"]["named"] == [f"{trace}:2"]
+    assert report["certificate"]["left_out"] == report["reading"]["left_out"]
+
+
+def test_exclude_and_links_on_the_command_line(said: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(ROW)
+    (tmp_path / "b.jsonl").write_text("oops\n")
+    (tmp_path / "c.jsonl").symlink_to(tmp_path / "elsewhere" / "d.jsonl")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "d.jsonl").write_text(ROW)
+    assert said("validate", str(tmp_path))[0] == 1
+    code, out, _ = said("validate", str(tmp_path), "--exclude", "b*", "--exclude", "elsewhere", "--follow-links")
+    assert code == 0
+    assert "2 plays" in out
+
+
+def test_a_dash_is_standard_input(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", type("Stdin", (), {"buffer": io.BytesIO(ROW.encode())})())
+    code, out, _ = said("validate", "-")
+    assert code == 0
+    assert "1 play, 1 request" in out

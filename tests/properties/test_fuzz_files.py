@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 import zstandard
-from playproof_lowering import LoweringOptions, load_graph
+from playproof_lowering import LoweringOptions, load_graph, placed
+from playproof_lowering.formats import FORMATS
 from playproof_spec.certificate import prove
 from playproof_spec.findings import Finding, InvalidInput
-from playproof_spec.graph import FORMATS
 
 CASES = 300
 # A case takes milliseconds; this only has to tell a hang from a busy machine.
@@ -94,16 +94,15 @@ def weka_play() -> bytes:
 
 
 def goldens() -> list[tuple[str, bytes]]:
-    """Return the recordings of the session, Dynamo and ordinary goldens, each file by itself."""
+    """Return the recordings of all goldens, each file by itself: every format has some."""
     folder = Path(__file__).resolve().parent.parent / "goldens"
     files = [
         path
-        for kind in ("claude", "codex", "dynamo", "mooncake", "applied")
-        for golden in sorted(folder.glob(f"lower-{kind}*"))
-        for path in sorted(golden.rglob("*.jsonl"))
-        if path.name != "expected.jsonl"
+        for golden in sorted(folder.glob("lower-*"))
+        for path in sorted([*golden.rglob("*.jsonl"), *golden.rglob("*.json")])
+        if path.name not in ("expected.jsonl", "options.json")
     ]
-    return [(".jsonl", path.read_bytes()) for path in files]
+    return [(path.suffix, path.read_bytes()) for path in files]
 
 
 SEEDS = [(".jsonl", v2_file()), (".json", weka_play()), (".jsonl", weka_play() + b"\n" + weka_play() + b"\n")]
@@ -165,18 +164,22 @@ def check(path: Path, rng: random.Random) -> None:
         nested_timestamp_basis=rng.choice(["auto", "relative", "absolute"]),
         subagent_marker=rng.choice(["auto", "spawn", "completion"]),
         strict=rng.random() < 0.2,
+        skip_bad=rng.random() < 0.3,
     )
     begin = time.monotonic()
     lowered = load_graph([path], format=format, options=options)
-    items: tuple[Finding, ...] = lowered.findings.items
+    findings = lowered.findings
     if lowered.graph is None:
         assert lowered.findings.errors
     else:
         try:
-            items = prove(lowered.graph, lowered.findings).findings
+            certificate = prove(lowered.graph, lowered.findings).certificate
             assert not lowered.findings.errors
+            assert bool(certificate.left_out) is options.skip_bad
         except InvalidInput as error:
-            items = error.findings.items
+            findings = error.findings
+    items: tuple[Finding, ...] = placed(findings, lowered.sources).items
+    assert len(items) == len(findings.items)
     for item in items:
         assert item.where.file or item.code in ("corpus-empty", "files-ignored")
         assert str(item).isprintable()
@@ -209,7 +212,7 @@ def test_mutated_files_end_in_findings(tmp_path: Path) -> None:
 
 FOLDERS = sorted(
     trace
-    for kind in ("claude", "codex", "dynamo")
+    for kind in ("claude", "codex", "dynamo", "atif", "otel")
     for trace in (Path(__file__).resolve().parent.parent / "goldens").glob(f"lower-{kind}*/trace")
 )
 

@@ -176,8 +176,8 @@ def test_failure_question_equals_enumeration(life: Lifecycle, rows: Rows) -> Non
 PLAY_IS: dict[str, tuple[PlayState, ...]] = {
     "all_edges_fired": (PlayState.ACTIVE,),
     "due": (PlayState.ACTIVE,),
-    "play_failed": (PlayState.FAILING, PlayState.FAILED),
-    "play_closing": (PlayState.CLOSING, PlayState.INCOMPLETE),
+    "play_failed": (PlayState.FAILING,),
+    "play_closing": (PlayState.CLOSING,),
     "before_cut": (PlayState.PENDING,),
 }
 
@@ -185,8 +185,8 @@ PLAY_IS: dict[str, tuple[PlayState, ...]] = {
 def allowed(guard: str, play: PlayState, nodes: tuple[NodeState, ...]) -> bool:
     if guard == "all_completed":
         return all(state in (NodeState.COMPLETED, NodeState.HISTORICAL) for state in nodes)
-    if guard == "nothing_in_flight":
-        return NodeState.DISPATCHED not in nodes
+    if guard == "all_over":
+        return not {NodeState.BLOCKED, NodeState.READY, NodeState.DISPATCHED} & set(nodes)
     return play in PLAY_IS.get(guard, tuple(PlayState))
 
 
@@ -238,7 +238,7 @@ def mutated_tables(draw: st.DrawFn) -> tuple[Machine, Machine]:
     row = dict(machine.table[state])
     row.pop(event, None)
     if draw(st.booleans()):
-        guard = draw(st.sampled_from(["", "all_completed", "nothing_in_flight", *PLAY_IS]))
+        guard = draw(st.sampled_from(["", "all_completed", "all_over", *PLAY_IS]))
         row[event] = Rule(draw(st.sampled_from(list(machine.states))), guard)
     changed = dataclasses.replace(machine, table={**machine.table, state: row})
     return (changed, PLAY) if machine is NODE else (NODE, changed)

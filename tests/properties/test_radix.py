@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from naive_sglang import Branch, NaiveTree
+from naive_sglang import Branch, NaiveTree, OwnTree
 from playproof_kernel import radix
 from playproof_kernel.arrays import BRANCH, CONFIG, KEYS, NONE, STATIC, WORKER, records
 from playproof_kernel.jit import compiled_entry
@@ -38,10 +38,17 @@ def published_prefix(tree: Tree, request: int, most: int) -> int:
 
 
 @compiled_entry
-def insert_and_lock(tree: Tree, request: int, start: int, begin: int, end: int) -> int:
+def insert_and_lock(tree: Tree, request: int, start: int, begin: int, end: int, prompt: int) -> int:
     node = radix.insert(tree, request, start, begin, end)
+    if tree.config[0].fixed_nodes != 0:
+        radix.part_at(tree, node, prompt)
     radix.lock_below(tree, node, start)
     return node
+
+
+@compiled_entry
+def touch(tree: Tree, pages: int, node: int) -> int:
+    return radix.touch(tree, pages, node)
 
 
 @compiled_entry
@@ -91,13 +98,20 @@ class Holder:
 
 
 class TreeBesideNaive(RuleBasedStateMachine):
-    """Requests lock prefixes, insert pages and let go; prompts are few and branch often, pages are short."""
+    """Requests lock prefixes, insert pages and let go; prompts are few and branch often, pages are short.
 
-    @initialize(prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=2, max_size=6))
-    def create(self, prompts: list[list[int]]) -> None:
-        self.prompts = prompts
+    The tree is SGLang's own, whose nodes stay as they were inserted and go whole, or the peer's.
+    """
+
+    @initialize(
+        prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=2, max_size=6),
+        own=st.booleans(),
+    )
+    def create(self, prompts: list[list[int]], own: bool) -> None:
+        self.prompts, self.own = prompts, own
         self.tree = new_tree(prompts)
-        self.naive = NaiveTree(PAGES)
+        self.tree.config.fixed_nodes = self.tree.config.whole_leaves = own
+        self.naive = OwnTree(PAGES) if own else NaiveTree(PAGES)
         self.holders: list[Holder] = []
         self.told: set[object] = set()
 
@@ -115,6 +129,15 @@ class TreeBesideNaive(RuleBasedStateMachine):
         leaf = lock_prefix(self.tree, count, node)
         self.holders.append(Holder(request, count, leaf, self.naive.lock(found)))
 
+    @precondition(lambda self: self.own)
+    @rule(data=st.data())
+    def look(self, data: st.DataObject) -> None:
+        request = data.draw(st.integers(0, len(self.prompts) - 1))
+        count, node = find_prefix(self.tree, request, len(self.prompts[request]))
+        touch(self.tree, count, node)
+        assert isinstance(self.naive, OwnTree)
+        self.naive.match(self.pages(request, count))
+
     @precondition(lambda self: self.holders)
     @rule(data=st.data())
     def insert(self, data: st.DataObject) -> None:
@@ -128,9 +151,13 @@ class TreeBesideNaive(RuleBasedStateMachine):
         self.tree.worker[0].free -= count
         self.naive.take(count)
         end = holder.pages + count
-        holder.node = insert_and_lock(self.tree, holder.request, holder.node, holder.pages, end)
-        before = holder.branch
-        holder.branch = self.naive.insert(before, self.pages(holder.request, end)[holder.pages :])
+        prompt = data.draw(st.integers(0, end))  # where prompt and output part
+        holder.node = insert_and_lock(self.tree, holder.request, holder.node, holder.pages, end, prompt)
+        before, pages = holder.branch, self.pages(holder.request, end)[holder.pages :]
+        if isinstance(self.naive, OwnTree):
+            holder.branch = self.naive.insert(before, pages, prompt)
+        else:
+            holder.branch = self.naive.insert(before, pages)
         for branch in holder.branch.path():
             branch.locks += 1
         self.naive.unlock(before)

@@ -94,6 +94,23 @@ def test_invariants_of_every_ledger(graph: Graph, deployment: DeploymentSpec, lo
         check_lanes(ledger, load.lanes)
 
 
+@given(graph=graphs(max_plays=6), deployment=every_deployment, load=loads, data=st.data())
+def test_placeholder_floors_of_dependents_delay_nothing(
+    graph: Graph, deployment: DeploymentSpec, load: LoadSpec, data: st.DataObject
+) -> None:
+    """Any floor up to the earliest root's says no more than any other; the roots' own floors are moved by one shift."""
+    is_root = np.diff(graph.edge_offsets) == 0
+    floors = graph.not_before_ms + 100.0
+    earliest = float(floors[is_root].min())
+    early = ~is_root & (floors <= earliest)
+    placeholders = floors.copy()
+    placeholders[early] = data.draw(st.sampled_from([0.0, 0.5, earliest]))
+    moved = [replace(graph, not_before_ms=column) for column in (floors, placeholders)]
+    assert columns(replayed(moved[0], deployment, load)) == columns(replayed(moved[1], deployment, load))
+    # A corpus of which all is later by 100 ms runs alike, for its origin is too.
+    assert columns(replayed(graph, deployment, load)) == columns(replayed(moved[0], deployment, load))
+
+
 def check_terminal_states(ledger: Ledger) -> None:
     """Invariants 1, 7 and 8: everything ends, once, and the counts add up."""
     ended = {NodeState.COMPLETED, NodeState.FAILED, NodeState.SKIPPED}

@@ -139,6 +139,62 @@ def test_each_call_counts_once_whatever_the_order_of_the_files(
     prove(graph, in_order.findings)
 
 
+@st.composite
+def processes(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[int, int, int]]]:
+    """Draw processes that write into one session file, and what each of their calls was: (tokens, start, end) in s.
+
+    Each goes on from one call that all begin with. Message ids are one for all or one for each; then requests have ids,
+    or prompts differ. The counts of a message may stand in its last row only.
+    """
+    one_id, with_requests, late = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    base = {"sessionId": "s", "version": "2.1.100", "isSidechain": False}
+    rows: list[tuple[int, dict[str, Any]]] = []
+    calls: list[tuple[int, int, int]] = []
+
+    def stamp(at: int) -> str:
+        return f"2026-05-01T1{at // 3600}:{at // 60 % 60:02d}:{at % 60:02d}Z"
+
+    def call(parent: str | None, start: int, seconds: int, count: int) -> str:
+        number = len(calls)
+        tokens = 16 if with_requests else 16 + number
+        user = {"type": "user", "uuid": f"u{number}", "parentUuid": parent, "message": {}}
+        rows.append((start, user | {"timestamp": stamp(start)} | base))
+        above = f"u{number}"
+        for row in range(count):
+            usage = {"input_tokens": 0 if late and row < count - 1 else tokens, "output_tokens": row}
+            message = {"id": "gw" if one_id else f"m{number}", "model": "m", "content": [], "usage": usage}
+            told = {"type": "assistant", "uuid": f"a{number}-{row}", "parentUuid": above, "message": message, **base}
+            at = start + seconds * (row + 1) // count
+            rows.append((at, told | {"timestamp": stamp(at)} | ({"requestId": f"q{number}"} if with_requests else {})))
+            above = f"a{number}-{row}"
+        calls.append((tokens, start, start + seconds))
+        return above
+
+    trunk = call(None, 1, 4, 1)
+    for _ in range(draw(st.integers(1, 3))):
+        above, at = trunk, 10 + draw(st.integers(0, 9))
+        for _ in range(draw(st.integers(1, 4))):
+            seconds = draw(st.integers(2, 9))
+            above = call(above, at, seconds, draw(st.integers(1, 2)))
+            at += seconds + draw(st.integers(1, 9))
+    return [row for _, row in sorted(rows, key=lambda entry: entry[0])], calls
+
+
+@given(processes())
+def test_the_calls_of_a_file_are_those_that_its_processes_made(
+    drawn: tuple[list[dict[str, Any]], list[tuple[int, int, int]]],
+) -> None:
+    rows, calls = drawn
+    graph = graph_of(lowered({"s.jsonl": rows}))
+    starts_s = graph.not_before_ms / 1000 + 1
+    found = zip(graph.input_length, starts_s, starts_s + graph.recorded_api_time_ms / 1000, strict=True)
+    assert sorted((int(tokens), int(start), int(end)) for tokens, start, end in found) == sorted(calls)
+    # No call waits for one that was still under way when it began.
+    ends_ms = graph.not_before_ms + graph.recorded_api_time_ms
+    for source, target in zip(graph.edge_source, graph.edge_target(), strict=True):
+        assert graph.not_before_ms[target] >= ends_ms[source]
+
+
 # Codex ---------------------------------------------------------------------------------------------------------------
 
 

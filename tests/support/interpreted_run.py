@@ -22,6 +22,7 @@ from playproof_kernel import (
     LoadSpec,
     ProfileSpec,
     RouterSpec,
+    Rules,
     SpeculationSpec,
     Timing,
     TimingKind,
@@ -39,7 +40,7 @@ from pressure import random_cancellations, random_rows
 TOPOLOGIES = [(backend, split) for backend in Backend for split in (False, True)]
 
 
-def random_worker(chance: random.Random, backend: Backend, block_size: int, caching: bool) -> WorkerSpec:
+def random_worker(chance: random.Random, backend: Backend, block_size: int, caching: bool, rules: Rules) -> WorkerSpec:
     """Return a worker with a small pool; which of its limits an engine looks at is the engine's business."""
     fixed = Timing(TimingKind.FIXED, chance.choice([0, 3_000_000]), chance.choice([0, 1_000_000]))
     return WorkerSpec(
@@ -52,13 +53,15 @@ def random_worker(chance: random.Random, backend: Backend, block_size: int, cach
         timing=chance.choice([fixed, Timing(TimingKind.POLYNOMIAL, 0, 0)]),
         chunked_prefill_size=chance.choice([3, 8, 8192]),
         schedule_conservativeness=chance.choice([1.0, 0.01]),
+        rules=rules,
     )
 
 
 def random_deployment(chance: random.Random, backend: Backend, split: bool) -> DeploymentSpec:
     """Return a deployment of the topology."""
     block_size, caching = chance.choice([1, 2, 3, 4]), chance.random() < 0.8
-    first, second = (random_worker(chance, backend, block_size, caching) for _ in range(2))
+    rules = chance.choice(list(Rules))
+    first, second = (random_worker(chance, backend, block_size, caching, rules) for _ in range(2))
     transfer = TransferSpec(chance.choice([1000, 250_000]), chance.choice([None, 1e8]), chance.random() < 0.5)
     decode = DecodeSpec(chance.randint(1, 3), second, transfer) if split else None
     context = chance.choice([12, 1000, 1000, 1000])

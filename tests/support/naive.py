@@ -151,11 +151,11 @@ class NaiveDriver:
 
     def floor_ns(self, node: int) -> int:
         floors = self.graph.not_before_ms
-        if self.load.lanes is None:
-            return self._ns(float(floors[node]) - float(floors.min()))
-        nodes = self.graph.plays[self.graph.node_play[node]].nodes
-        root = min(float(floors[n]) for n in nodes if not self.edges[n])
-        return self._ns(max(float(floors[node]) - root, 0.0))
+        nodes = range(self.graph.node_count)
+        if self.load.lanes is not None:
+            nodes = self.graph.plays[self.graph.node_play[node]].nodes.tolist()
+        origin = min(float(floors[n]) for n in nodes if not self.edges[n])
+        return self._ns(max(float(floors[node]) - origin, 0.0))
 
     def start(self) -> None:
         if self.load.lanes is None:

@@ -247,7 +247,7 @@ class SglangDestination(DestinationRole, NaiveSglangWorker):
 
     def resolve(self) -> None:
         (node,) = self.growers()
-        if self.ceil_blocks(self.known(node) + 1) > self.spec.blocks:
+        if self.ceil_blocks(self.requests[node].computed + 1) > self.spec.blocks:
             super().resolve()
         elif self.running == [node] and self.prebuilt:
             self.running.remove(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from naive import NaiveWorker, Request
-from playproof_kernel import WorkerSpec
+from playproof_kernel import Rules, WorkerSpec
 from playproof_spec.graph import Graph
 
 CLIP = 4096
@@ -17,7 +17,7 @@ class Branch:
     def __init__(self, parent: Branch | None, pages: list[object], tick: int) -> None:
         self.parent = parent
         self.pages = pages
-        self.tick = tick
+        self.tick: float = tick
         self.locks = 0
         self.children: list[Branch] = []
 
@@ -162,13 +162,92 @@ class NaiveTree:
         assert self.free >= 0
 
 
+class OwnTree(NaiveTree):
+    """The tree as SGLang has it: what one insert adds is a node for good, and is evicted whole."""
+
+    def match(self, pages: Sequence[object]) -> None:
+        """Look at `pages`, which are all cached: a node that ends later is cut, and the path is the newest."""
+        self.clock += 1
+        at, done = self.root, 0
+        while done < len(pages):
+            child = self.child(at, pages[done])
+            assert child is not None
+            common = self.agreed(child, pages[done:])
+            done += common
+            at = self.split(child, common) if common < len(child.pages) else child
+        self.stamp(at)
+
+    def stamp(self, branch: Branch) -> None:
+        for one in branch.path():
+            one.tick = self.clock
+
+    def split(self, branch: Branch, count: int) -> Branch:
+        head = super().split(branch, count)
+        branch.tick = self.clock - 0.5  # of what is cut off, until the path that needs it is stamped
+        return head
+
+    def lock(self, pages: Sequence[object]) -> Branch:
+        if pages:
+            self.match(pages)
+        at, done = self.root, 0
+        while done < len(pages):
+            child = self.child(at, pages[done])
+            assert child is not None
+            at, done = child, done + len(child.pages)
+        for branch in at.path():
+            branch.locks += 1
+        return at
+
+    def insert(self, start: Branch, pages: Sequence[object], prompt: int | None = None) -> Branch:
+        """Cache `pages` below `start`; a node with pages on both sides of the first `prompt` ones is cut there."""
+        self.clock += 1
+        at, done = start, 0
+        while done < len(pages):
+            child = self.child(at, pages[done])
+            if child is None:
+                at, done = self.hang(at, pages[done:]), len(pages)
+                break
+            common = self.agreed(child, pages[done:])
+            self.free += common
+            done += common
+            at = self.split(child, common) if common < len(child.pages) else child
+        for branch in at.path():
+            begin = sum(len(above.pages) for above in branch.path()[1:])
+            if prompt is not None and begin < prompt < begin + len(branch.pages):
+                self.split(branch, prompt - begin)
+        self.stamp(at)
+        return at
+
+    def evict(self, count: int) -> None:
+        while count > 0:
+            leaves = [branch for branch in self.branches() if not branch.children and branch.locks == 0]
+            if not leaves:
+                return
+            victim = min(leaves, key=lambda branch: branch.tick)
+            assert victim.parent is not None
+            victim.parent.children.remove(victim)
+            count -= len(victim.pages)
+            self.free += len(victim.pages)
+            self.evictions += len(victim.pages)
+
+    def make_free(self, count: int) -> None:
+        """Have `count` pages free, as far as they can be evicted."""
+        self.evict(count - self.free)
+
+
 class NaiveSglangWorker(NaiveWorker):
-    """An SGLang worker, one pass at a time."""
+    """An SGLang worker, one pass at a time.
+
+    What SGLang's own rules change is in the methods that begin with `own`.
+    """
 
     def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
         super().__init__(graph, spec, context, requests)
-        self.tree = NaiveTree(self.spec.blocks)
+        self.own = spec.rules is Rules.SGLANG
+        self.tree = OwnTree(self.spec.blocks) if self.own else NaiveTree(self.spec.blocks)
         self.first = 0.7 * self.spec.schedule_conservativeness
+        if self.own:
+            self.first = min(self.first, 1.0)
         self.ratio = self.first
         self.held: dict[int, int] = {}  # pages of a request, cached ones included
         self.cached: dict[int, int] = {}  # how many of them are cached
@@ -176,6 +255,9 @@ class NaiveSglangWorker(NaiveWorker):
         self.fresh: list[int] = []  # whose prompt became whole in this pass
         self.prefilled: list[tuple[int, int]] = []  # (tokens after, tokens before) of this pass
         self.prefill = self.retracted = False
+        self.full = False  # nobody is looked at until a request leaves
+        self.cut: int | None = None  # whose prompt this pass computes in part
+        self.ran = 0  # how many ran before this pass admitted
         self.stalls = False  # the one running request waits for pages that others hold
 
     def residents(self) -> set[object]:
@@ -185,6 +267,10 @@ class NaiveSglangWorker(NaiveWorker):
         return self.limit(node) - len(self.requests[node].tokens_ns)
 
     # Pages
+
+    def forget(self, node: int) -> None:
+        self.full = self.full and node not in self.running
+        super().forget(node)
 
     def give_up(self, node: int) -> None:
         self.tree.free += self.held.pop(node) - self.cached.pop(node)
@@ -196,16 +282,23 @@ class NaiveSglangWorker(NaiveWorker):
         if not self.spec.prefix_caching:
             return
         before = self.place[node]
-        after = self.tree.insert(before, self.contents(node, full)[self.cached[node] :])
+        after = self.enter(node, full)
         for branch in after.path():
             branch.locks += 1
         self.tree.unlock(before)
         self.place[node], self.cached[node] = after, full
 
+    def enter(self, node: int, full: int) -> Branch:
+        pages = self.contents(node, full)[self.cached[node] :]
+        if isinstance(self.tree, OwnTree):
+            return self.tree.insert(self.place[node], pages, self.prompt(node) // self.spec.block_size)
+        return self.tree.insert(self.place[node], pages)
+
     def end(self, node: int) -> None:
         full = self.requests[node].computed // self.spec.block_size if self.spec.prefix_caching else 0
         self.tree.free += self.held.pop(node) - full
-        self.tree.insert(self.place[node], self.contents(node, full)[self.cached.pop(node) :])
+        self.enter(node, full)
+        self.cached.pop(node)
         self.tree.unlock(self.place.pop(node))
 
     def complete(self, node: int) -> str:
@@ -218,11 +311,125 @@ class NaiveSglangWorker(NaiveWorker):
             self.give_up(node)
 
     def growth(self, nodes: list[int]) -> int:
-        return sum(self.ceil_blocks(self.known(node) + 1) - self.held[node] for node in nodes)
+        return sum(self.ceil_blocks(self.requests[node].computed + 1) - self.held[node] for node in nodes)
 
     # Prefill
 
+    def promised(self) -> float:
+        """Tokens that running requests may still want, as far as they are kept free."""
+        promised = 0.0
+        for other in self.running:
+            promised += min(self.remaining(other), CLIP) * (1.0 if self.spec.ignore_eos else self.ratio)
+        return promised
+
+    def own_prefill_batch(self, now: int) -> None:
+        """Admit as SGLang does: everything is settled first, and memory is taken for all at once."""
+        size, chunk = self.spec.block_size, self.spec.chunked_prefill_size
+        if not self.running:
+            self.full = False
+        inputs, left = self.spec.max_prefill_tokens, chunk
+        offset, current = self.promised(), 0
+        batch: list[tuple[int, int, int]] = []  # a request, the tokens it has, those it computes
+
+        def free() -> int:
+            return self.tree.available() * size
+
+        def commit(node: int, start: int, tokens: int, reserve: int) -> None:
+            nonlocal offset, current, inputs, left
+            charge = self.ceil_blocks(tokens) * size
+            batch.append((node, start, tokens))
+            offset += charge + size + reserve
+            current += charge + size
+            inputs -= charge
+            left -= charge
+
+        queue = list(self.waiting)
+        going_on = bool(queue) and self.requests[queue[0]].computed > 0
+        room = self.spec.max_sequences - len(self.running)
+        if going_on:
+            node = queue.pop(0)
+            rest = self.known(node) - self.requests[node].computed
+            allowed = int(free() - offset)
+            allowed = min(left, allowed) if allowed > 0 else left
+            tokens = min(rest, allowed)
+            if self.ceil_blocks(self.requests[node].computed + tokens) - self.held[node] > self.tree.available():
+                return  # others have taken its pages since it was admitted
+            reserve = min(self.limit(node), CLIP) if tokens == rest else 0
+            commit(node, self.requests[node].computed, tokens, reserve)
+        elif room <= 0 and queue:
+            self.full = True
+        while queue and not self.full and inputs > 0 and left > 0:
+            if len(batch) >= room:
+                self.full = True
+                break
+            node = queue[0]
+            vain = not batch and not self.running
+            if self.ceil_blocks(self.known(node)) > self.spec.blocks:
+                self.refuse_own(queue)
+                continue
+            start = self.start_of(node)
+            prefix = self.contents(node, start // size)
+            rest = self.known(node) - start
+            total = (self.tree.available() - self.tree.evictable_of(prefix)) * size - offset
+            fits = rest + min(self.remaining(node), CLIP) + size < total
+            tokens = rest if self.ceil_blocks(rest) * size <= left else left // size * size
+            if vain and (not fits or (tokens == 0 and rest > 0)):
+                # Nothing runs, and nobody will give anything back: it never will. A look in vain leaves no trace.
+                if self.others_hold():
+                    break
+                self.refuse_own(queue)
+                continue
+            if prefix:
+                assert isinstance(self.tree, OwnTree)
+                self.tree.match(prefix)
+            if not fits:
+                self.full = True
+                break
+            if tokens == 0 and rest > 0:
+                break
+            queue.pop(0)
+            self.place[node] = self.tree.lock(prefix)
+            self.held[node] = self.cached[node] = len(prefix)
+            self.requests[node].admissions.append((now, start))
+            commit(node, start, tokens, 0 if tokens < rest else min(self.limit(node), CLIP))
+            if free() - offset <= 0 or free() - current <= 0:
+                self.full = True
+                break
+        self.own_take(batch)
+
+    def refuse_own(self, queue: list[int]) -> None:
+        node = queue.pop(0)
+        self.waiting.remove(node)
+        self.gone.append((node, "failed" if self.requests[node].admissions else "rejected"))
+
+    def own_take(self, batch: list[tuple[int, int, int]]) -> None:
+        """Evict for the whole batch, generously, and give everybody pages."""
+        size = self.spec.block_size
+        assert isinstance(self.tree, OwnTree)
+        wanted = sum(tokens for _, _, tokens in batch) + (len(batch) * size if size > 1 else 0)
+        if batch:
+            self.tree.make_free(self.ceil_blocks(wanted))
+        self.prefill, self.cut, self.ran = bool(batch), None, len(self.running)
+        for node, start, tokens in batch:
+            more = self.ceil_blocks(start + tokens) - self.held[node]
+            self.tree.take(more)
+            self.held[node] += more
+            self.waiting.remove(node)
+            self.requests[node].computed = start + tokens
+            if tokens > 0:
+                self.prefilled.append((start + tokens, start))
+            if start + tokens < self.known(node):
+                self.cut = node
+            else:
+                self.fresh.append(node)
+        self.running += self.fresh
+        if self.cut is not None:
+            self.waiting.insert(0, self.cut)
+
     def prefill_batch(self, now: int) -> None:
+        if self.own:
+            self.own_prefill_batch(now)
+            return
         size = self.spec.block_size
         stalled = len(self.running)
         inputs, chunk = self.spec.max_prefill_tokens, self.spec.chunked_prefill_size
@@ -233,13 +440,10 @@ class NaiveSglangWorker(NaiveWorker):
                 self.refuse()
                 continue
             if taken == 0:
-                promised = 0.0
-                for other in self.running:
-                    promised += min(self.remaining(other), CLIP) * self.ratio
-                total = self.tree.available() * size - promised
+                total = self.tree.available() * size - self.promised()
             start = self.start_of(node)
             left = self.known(node) - start
-            tokens = left if left <= self.spec.chunked_prefill_size else min(left, chunk // size * size)
+            tokens = left if self.ceil_blocks(left) * size <= chunk else chunk // size * size
             charge = self.ceil_blocks(tokens) * size
             reserve = 0 if tokens < left else min(self.remaining(node), CLIP)
             impossible = tokens == 0 and left > 0
@@ -303,12 +507,26 @@ class NaiveSglangWorker(NaiveWorker):
     # Decode
 
     def retract(self, node: int) -> None:
+        self.full = False
         self.give_up(node)
         self.waiting.append(node)
         self.preemptions += 1
         self.retracted = True
 
+    def own_make_room(self) -> None:
+        """Retract as SGLang does: everything is evicted first, and the batch stays in the order of who has most."""
+        assert isinstance(self.tree, OwnTree)
+        while len(self.growers()) > 1 and self.growth(self.growers()) > self.tree.available():
+            self.tree.evict(self.tree.evictable())
+            self.running.sort(key=lambda node: (len(self.requests[node].tokens_ns), -self.prompt(node)), reverse=True)
+            last = self.growers()[-1]
+            self.running.remove(last)
+            self.retract(last)
+            self.tree.make_free(self.ceil_blocks(20 * len(self.growers())))
+
     def make_room(self) -> None:
+        if self.own:
+            self.own_make_room()
         while len(self.growers()) > 1 and self.growth(self.growers()) > self.tree.available():
             least = min(self.growers(), key=lambda node: (len(self.requests[node].tokens_ns), -self.prompt(node)))
             self.running.remove(least)
@@ -333,6 +551,7 @@ class NaiveSglangWorker(NaiveWorker):
         """Do something about the one running request that cannot grow."""
         (node,) = self.growers()
         self.running.remove(node)
+        self.full = False
         self.give_up(node)
         self.gone.append((node, "failed"))
 
@@ -378,8 +597,51 @@ class NaiveSglangWorker(NaiveWorker):
             self.tree.free -= more
             assert self.tree.free >= 0
 
+    def own_finish(self, now: int) -> list[tuple[int, str]]:
+        """End a pass as SGLang does: one request after another, and the place of a token is taken a pass later."""
+        assert isinstance(self.tree, OwnTree)
+        before = len(self.running)
+        self.set_canceled_aside()
+        self.fresh = [node for node in self.fresh if node not in self.canceled]
+        outcomes, self.gone = self.gone, []
+        some = list(self.fresh if self.prefill else self.running)
+        growers = [] if self.stalls or self.prefill else self.growers()
+        if growers:
+            self.tree.make_free(len(growers))
+        for node in growers:
+            request = self.requests[node]
+            request.computed += 1
+            more = self.ceil_blocks(request.computed) - self.held[node]
+            self.held[node] += more
+            self.tree.take(more)
+            request.tokens_ns.append(now)
+        for node in [node for node in some if self.limit(node) == 0]:
+            self.running.remove(node)
+            outcomes.append((node, self.complete(node)))
+        for node in [node for node in some if self.limit(node) > 0]:
+            if self.prefill:
+                if self.remaining(node) > 1:
+                    self.cache(node)
+                self.requests[node].tokens_ns.append(now)
+            if self.remaining(node) == 0:
+                self.running.remove(node)
+                outcomes.append((node, self.complete(node)))
+        if not self.prefill and not self.retracted:
+            self.ratio = self.decayed()
+        if self.cut is not None and self.waiting and self.waiting[0] == self.cut and self.cut not in self.canceled:
+            self.cache(self.cut)
+        if len(self.running) < before or (self.prefill and (self.cut is not None or self.ran == 0)):
+            self.full = False
+        self.cut = None
+        return outcomes
+
+    def decayed(self) -> float:
+        return max(self.ratio - (self.first - 0.14 * self.first) / 600, 0.14 * self.first)
+
     def finish(self, now: int) -> list[tuple[int, str]]:
         self.end_ns = None
+        if self.own:
+            return self.own_finish(now)
         self.set_canceled_aside()
         self.fresh = [node for node in self.fresh if node not in self.canceled]
         outcomes, self.gone = self.gone, []
@@ -403,7 +665,7 @@ class NaiveSglangWorker(NaiveWorker):
             for node in growers:
                 self.token(node, now)
             if not self.retracted:
-                self.ratio = max(self.ratio - (self.first - 0.14 * self.first) / 600, 0.14 * self.first)
+                self.ratio = self.decayed()
         for node in [node for node in self.growers() if self.remaining(node) == 0]:
             self.running.remove(node)
             outcomes.append((node, self.complete(node)))

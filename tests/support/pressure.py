@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from playproof_kernel import Backend, DeploymentSpec, Ledger, LoadSpec, driver
+from playproof_kernel import Backend, DeploymentSpec, Ledger, LoadSpec, Rules, driver
 from playproof_kernel.arrays import NONE, RETURNING, Sim
 from playproof_kernel.compiled import compile_graph
 from playproof_kernel.deployment import DecodeSpec, WorkerSpec
@@ -86,6 +86,7 @@ def pressure_cases(draw: st.DrawFn, backend: Backend, split: bool) -> Pressed:
     graph = sketch(random_rows(chance, plays, nodes, blocks), block_size=4)
     size = draw(st.sampled_from([1, 1, 2, 3, 4, 7]))
     caching = draw(st.sampled_from([True, True, True, False]))
+    rules = draw(st.sampled_from(Rules))
     prompt, whole = int(graph.input_length.max()), int((graph.input_length + graph.output_length).max())
 
     def worker(anchors: list[int]) -> WorkerSpec:
@@ -98,6 +99,7 @@ def pressure_cases(draw: st.DrawFn, backend: Backend, split: bool) -> Pressed:
             max_sequences=draw(st.sampled_from([1, 2, 3, 5, 16])),
             prefix_caching=caching,
             timing=draw(timings),
+            rules=rules,
             chunked_prefill_size=draw(st.sampled_from([1, 5, 16, 8192])),
             max_prefill_tokens=draw(st.sampled_from([4, 24, 16384])),
             # The small one admits too much, so that retraction is common.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from naive import NaiveAggregated
@@ -109,6 +111,8 @@ class ReplayBesideNaive(RuleBasedStateMachine):
         node = data.draw(st.sampled_from(self.timers()))
         self.naive.driver.requests[node].ready_ns = self.now()
         self.sim.live[node].ready = self.now()
+        if "monitor" in sys.modules:
+            sys.modules["monitor"].bring_forward(self.sim, node)
         heap = self.sim.heap[: int(self.sim.run[0].heap)]
         heap.time[heap.node == node] = self.now()
         heap.sort(order=["time", "node"])

@@ -13,6 +13,7 @@ from playproof_kernel import (
     HostSpec,
     LoadSpec,
     RouterSpec,
+    Rules,
     SpeculationSpec,
     Timing,
     TimingKind,
@@ -161,6 +162,8 @@ sglang_deployments = st.builds(
         max_sequences=st.sampled_from([1, 2, 4, 16]),
         prefix_caching=st.sampled_from([True, True, True, False]),
         timing=timings,
+        rules=st.sampled_from(Rules),
+        ignore_eos=st.sampled_from([False, False, True]),
     ),
     context_length=st.sampled_from([8, 20, 1000]),
 )
@@ -209,6 +212,7 @@ def disaggregated(draw: st.DrawFn, backends: Sequence[Backend] = tuple(Backend),
     size = draw(st.sampled_from([1, 1, 2, 3, 4]))
     caching = draw(st.sampled_from([True, True, True, False]))
     optioned = backend is Backend.VLLM and plain is False and draw(st.booleans())
+    rules = draw(st.sampled_from(Rules))
     roles = [
         WorkerSpec(
             backend=backend,
@@ -222,6 +226,7 @@ def disaggregated(draw: st.DrawFn, backends: Sequence[Backend] = tuple(Backend),
             max_prefill_tokens=draw(st.sampled_from([4, 10, 16384])),
             schedule_conservativeness=draw(st.sampled_from([1.0, 1.4, 0.01])),
             **({name: draw(values) for name, values in scheduler_options.items()} if optioned else {}),
+            rules=rules,
         )
         for _ in range(2)
     ]
@@ -249,6 +254,8 @@ def pressed(draw: st.DrawFn) -> tuple[Graph, DeploymentSpec]:
         max_sequences=draw(st.sampled_from([2, 4, 16])),
         prefix_caching=draw(st.sampled_from([True, True, False])),
         timing=draw(timings),
+        rules=draw(st.sampled_from(Rules)),
+        ignore_eos=draw(st.booleans()),
     )
     return sketch(drawn, block_size=1), DeploymentSpec(1, worker, 1000)
 

@@ -10,11 +10,13 @@ import playproof_kernel
 import playproof_lowering
 import playproof_spec
 import pytest
-from playproof_spec.catalogue import CATALOGUE
+from playproof_lowering.formats import readers
+from playproof_spec.catalogue import CATALOGUE, Kind, Severity, declare
 from playproof_spec.findings import finding
 
 import playproof
 
+readers()  # formats declare findings of their own
 ROOMS = [Path(room.__file__).parent for room in (playproof, playproof_kernel, playproof_lowering, playproof_spec)]
 # What takes a code as its first argument.
 MAKERS = {"finding", "Problem", "SourceError", "add", "_refuse"}
@@ -54,3 +56,10 @@ def test_every_code_raised_is_in_the_catalogue() -> None:
 def test_a_code_without_an_entry_cannot_be_raised() -> None:
     with pytest.raises(KeyError):
         finding("no-such-code", "nobody wrote down what this means")
+
+
+def test_a_code_is_declared_once() -> None:
+    kind = CATALOGUE["cycle"]
+    with pytest.raises(ValueError, match="declared before: cycle"):
+        declare("another", (kind,))
+    assert Kind("x", Severity.NOTE, "t", "b", "h", "e") not in CATALOGUE.values()

@@ -15,54 +15,14 @@ from playproof_lowering import Lowered, LoweringOptions, load_graph
 from playproof_spec.digest import graph_digest
 from playproof_spec.findings import Severity
 from playproof_spec.graph import Relation
+from recorders import Recorder, write
+from recorders import lowered_sessions as lowered
 
 SPLIT = (
     "13da966e-44f7-4a36-8060-ca40451e4561",
     "ac8a4f1a-1917-46bf-b8c1-0c3bab0fbc16",
     "b82405ba-a054-4152-bc86-e9b0d4832b68",
 )
-
-
-class Recorder:
-    """Writes the records of one conversation, on a clock in seconds."""
-
-    def __init__(self, session: str = "s", agent: str = "", version: str = "2.1.100") -> None:
-        self.base: dict[str, Any] = {"sessionId": session, "version": version, "isSidechain": bool(agent)}
-        if agent:
-            self.base["agentId"] = agent
-        self.count = 0
-
-    def record(self, kind: str, at: float | str, **fields: Any) -> dict[str, Any]:
-        self.count += 1
-        stamp = at if isinstance(at, str) else f"2026-05-01T10:{int(at) // 60:02d}:{at % 60:06.3f}Z"
-        uuid = f"{self.base.get('agentId', 'm')}{self.count}"
-        return {"type": kind, "uuid": uuid, "timestamp": stamp, **self.base, **fields}
-
-    def user(self, at: float | str, content: Any = "hello", **fields: Any) -> dict[str, Any]:
-        return self.record("user", at, message={"role": "user", "content": content}, **fields)
-
-    def result(self, at: float, use: str, result: Any = None) -> dict[str, Any]:
-        record = self.user(at, [{"type": "tool_result", "tool_use_id": use, "content": "ok"}])
-        return record if result is None else record | {"toolUseResult": result}
-
-    def call(self, at: float | str, name: str, tokens: int, *uses: str, **usage: Any) -> dict[str, Any]:
-        content = [{"type": "tool_use", "id": use, "name": "Task", "input": {}} for use in uses]
-        counts = {"input_tokens": tokens, "output_tokens": 5, **usage}
-        message = {"id": name, "model": "m", "content": content or "done", "usage": counts}
-        return self.record("assistant", at, message=message)
-
-
-def write(folder: Path, files: dict[str, list[dict[str, Any]] | dict[str, Any]]) -> Path:
-    for name, records in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = records if isinstance(records, list) else [records]
-        path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-    return folder
-
-
-def lowered(folder: Path, files: dict[str, Any]) -> Lowered:
-    return load_graph([write(folder, files)], options=LoweringOptions(block_size=16))
 
 
 def counts_of(result: Lowered) -> dict[str, int]:

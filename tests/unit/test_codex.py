@@ -11,56 +11,11 @@ from typing import Any
 
 import pytest
 from lowered import edges, graph_of, told
-from playproof_lowering import Lowered, LoweringOptions, load_graph
+from playproof_lowering import Lowered, load_graph
 from playproof_spec.findings import Severity
 from playproof_spec.graph import Graph, Relation
-
-ROOT, CHILD, LATER = (f"019d0000-0000-7000-8000-00000000000{number}" for number in (1, 5, 9))
-
-
-class Rollout:
-    """Writes the lines of one thread, on a clock in seconds."""
-
-    def __init__(self, thread: str = ROOT, **meta: Any) -> None:
-        self.totals = {"input_tokens": 0, "cached_input_tokens": 0, "output_tokens": 0}
-        self.lines: list[dict[str, Any]] = []
-        self.add(0, "session_meta", id=thread, **meta)
-        self.add(0, "turn_context", model="gpt")
-
-    def add(self, at: float, kind: str, /, **payload: Any) -> Rollout:
-        stamp = f"2026-05-01T10:{int(at) // 60:02d}:{at % 60:06.3f}Z"
-        self.lines.append({"timestamp": stamp, "type": kind, "payload": payload})
-        return self
-
-    def user(self, at: float) -> Rollout:
-        return self.add(at, "response_item", type="message", role="user", content=[])
-
-    def tool(self, at: float, name: str, call_id: str) -> Rollout:
-        return self.add(at, "response_item", type="function_call", name=name, call_id=call_id, arguments="{}")
-
-    def output(self, at: float, call_id: str, output: Any = "ok") -> Rollout:
-        return self.add(at, "response_item", type="function_call_output", call_id=call_id, output=output)
-
-    def event(self, at: float, kind: str, /, **payload: Any) -> Rollout:
-        return self.add(at, "event_msg", type=kind, **payload)
-
-    def tokens(self, at: float, tokens: int, cached: int = 0, output: int = 5, last: bool = True) -> Rollout:
-        usage = {"input_tokens": tokens, "cached_input_tokens": cached, "output_tokens": output}
-        self.totals = {name: self.totals[name] + usage[name] for name in usage}
-        info = {"total_token_usage": self.totals} | ({"last_token_usage": usage} if last else {})
-        return self.event(at, "token_count", info=info)
-
-    def call(self, at: float, tokens: int, cached: int = 0) -> Rollout:
-        """A call that answers at once: input, thought, count a second later."""
-        return self.user(at).add(at + 0.5, "response_item", type="reasoning").tokens(at + 1, tokens, cached)
-
-
-def lowered(folder: Path, **rollouts: Rollout) -> Lowered:
-    for name, rollout in rollouts.items():
-        thread = {"root": ROOT, "child": CHILD, "later": LATER}.get(name.rstrip("_"), name)
-        path = folder / f"rollout-2026-05-01T10-00-00-{thread}.jsonl"
-        path.write_text("".join(json.dumps(line) + "\n" for line in rollout.lines))
-    return load_graph([folder], options=LoweringOptions(block_size=16))
+from recorders import CHILD, LATER, ROOT, Rollout
+from recorders import lowered_rollouts as lowered
 
 
 def counts_of(result: Lowered) -> dict[str, int]:

@@ -969,3 +969,14 @@ def test_a_mutated_file_is_accepted_or_refused_with_findings(edits: list[tuple[i
     # Any other exception fails the test.
     with contextlib.suppress(InvalidDeployment):
         parse_configuration(data)
+
+
+def test_what_is_left_out_and_followed() -> None:
+    plain = parse_configuration(DEFAULT_CONFIGURATION)
+    assert (plain.skip_bad, plain.exclude, plain.follow_links) == (False, (), False)
+    said = ["traffic.source.skip_bad=true", "traffic.source.exclude=[a*, b]", "traffic.source.follow_links=true"]
+    chosen = parse_configuration(DEFAULT_CONFIGURATION, overrides=said)
+    assert (chosen.skip_bad, chosen.exclude, chosen.follow_links) == (True, ("a*", "b"), True)
+    for wrong in ("traffic.source.skip_bad=1", "traffic.source.exclude=a", "traffic.source.follow_links=maybe"):
+        with pytest.raises(InvalidDeployment):
+            parse_configuration(DEFAULT_CONFIGURATION, overrides=[wrong])

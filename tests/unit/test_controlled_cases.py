@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peer import as_the_peer
 
 import playproof as pp
 from playproof.controlled import ControlledReport
@@ -103,7 +104,7 @@ def test_everything_equals_the_peers(reference_dir: Path) -> None:
     for case in cases(reference_dir):
         expected = json.loads((case / "expected.json").read_text())
         assert expected["status"] == "ok", case.name
-        report = pp.run(case / "config.yaml")
+        report = pp.run(as_the_peer(case / "config.yaml"))
         assert isinstance(report, ControlledReport)
         document = report.to_dict()
         compare_evidence(case.name, document, expected)
@@ -117,7 +118,7 @@ def test_the_case_that_only_the_order_of_blocks_of_one_age_changes(reference_dir
     # docs/differences.md: the peer evicts blocks that one store brought in the order of a hash, we from a prompt's end.
     case = reference_dir / "cases" / "agg-vllm-g2-warm-profile-002"
     expected = json.loads((case / "expected.json").read_text())
-    figures = pp.run(case / "config.yaml").to_dict()
+    figures = pp.run(as_the_peer(case / "config.yaml")).to_dict()
     assert figures["agentic_graph"] == expected["agentic_graph"]
     assert [condensed(snapshot) for snapshot in figures["agentic_snapshots"]] == expected["agentic_snapshots"]
     (pool,) = figures["host_pools"]
@@ -141,7 +142,7 @@ def test_the_case_that_only_the_order_of_blocks_of_one_age_changes(reference_dir
 
 def test_the_figures_do_not_need_the_requests(reference_dir: Path) -> None:
     case = reference_dir / "cases" / "agg-vllm-warm-profile-000"
-    kept, left = (pp.run(case / "config.yaml", per_request=wanted).to_dict() for wanted in (True, False))
+    kept, left = (pp.run(as_the_peer(case / "config.yaml"), per_request=wanted).to_dict() for wanted in (True, False))
     cuts = len([snapshot for snapshot in left["agentic_snapshots"] if snapshot["requests"] is not None])
     assert cuts == left["agentic_lanes"] < len(left["agentic_snapshots"])
     for document in (kept, left):

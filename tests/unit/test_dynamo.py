@@ -433,6 +433,111 @@ def test_the_option_must_agree_with_the_rows(tmp_path: Path) -> None:
 # The public traces ---------------------------------------------------------------------------------------------------
 
 
+# Compact rows, and trajectories ------------------------------------------------------------------------------------
+
+
+def compact(request_id: str, received: float | None, event: float | None, **context: Any) -> dict[str, Any]:
+    """Return a row as the recorder writes it of requests without context: no model, no total time."""
+    inner: dict[str, Any] = {
+        "request_id": request_id,
+        "output_tokens": 2,
+        "replay": {"trace_block_size": 16, "input_length": 16, "input_sequence_hashes": [1]},
+    }
+    if received is not None:
+        inner["request_received_ms"] = received
+    row: dict[str, Any] = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "request": inner}
+    if event is not None:
+        row["event_time_unix_ms"] = event
+    return row | ({"agent_context": context} if context else {})
+
+
+@pytest.mark.parametrize("how", ["plain", "wrapped", "reversed", "agent trace"])
+@pytest.mark.parametrize(
+    ("received", "event"), [(1000, 1000), (1000.5, 1001), (1_777_000_000_000, 1_777_000_000_001.25)]
+)
+def test_a_compact_row_took_from_its_arrival_to_its_event(
+    tmp_path: Path, how: str, received: float, event: float
+) -> None:
+    rows = [compact("a", received, event), compact("b", received + 10, event + 30)]
+    if how == "wrapped":
+        rows = [{"timestamp": 1, "event": row} for row in rows]
+    elif how == "reversed":
+        rows = rows[::-1]
+    elif how == "agent trace":
+        rows = [row | {"schema": "dynamo.agent.trace.v1"} for row in rows]
+    graph = graph_of(lowered(tmp_path, rows))
+    assert graph.recorded_api_time_ms.tolist() == [event - received, event - received + 20]
+    assert graph.not_before_ms.tolist() == [0.0, 10.0]
+    assert graph.models == ("unspecified",)
+
+
+@pytest.mark.parametrize(
+    ("received", "event", "wanted"),
+    [
+        (2000, 1999, ("time-negative", "event_time_unix_ms")),
+        (2000, None, ("field-missing", "request.total_time_ms")),
+        (None, 2000, ("field-missing", "request.request_received_ms")),
+        (None, None, ("field-missing", "request.request_received_ms")),
+    ],
+)
+def test_a_compact_row_without_its_times_says_which(
+    tmp_path: Path, received: float | None, event: float | None, wanted: tuple[str, str]
+) -> None:
+    found = errors(lowered(tmp_path, [compact("a", 0, 5), compact("b", received, event)]))
+    assert found == [(wanted[0], 2, wanted[1])]
+
+
+@pytest.mark.parametrize("run", ["run", "r:u:n", None, "über"])
+@pytest.mark.parametrize("names", [("plan", "kid"), ("run:plan", "run:kid"), ("kid", "plan")])
+def test_a_trajectory_is_a_conversation_and_its_parent_spawned_it(
+    tmp_path: Path, run: str | None, names: tuple[str, str]
+) -> None:
+    parent, child = names
+    whole = {"session_type_id": "x"} | ({} if run is None else {"session_id": run})
+    rows = [
+        compact("k", 1300, 2000, **whole, trajectory_id=child, parent_trajectory_id=parent),
+        compact("b", 2500, 2600, **whole, trajectory_id=parent),
+        compact("a", 1000, 1200, **whole, trajectory_id=parent),
+    ]
+    graph = graph_of(lowered(tmp_path, rows))
+    assert len(graph.plays) == 1
+    assert edges(graph, "k") == ["a —spawn/completion +100 ms"]
+    assert sorted(edges(graph, "b")) == ["a —sequence/completion +1300 ms", "k —join/completion +500 ms"]
+
+
+def test_trajectories_of_two_runs_are_not_each_others(tmp_path: Path) -> None:
+    rows = [
+        compact(f"{run}{number}", 1000 * number, 1000 * number + 500, session_id=run, trajectory_id="plan")
+        for number in range(3)
+        for run in ("a", "a:plan", "b")
+    ]
+    graph = graph_of(lowered(tmp_path, rows))
+    assert sorted(play.play_id for play in graph.plays) == ["a:plan", "a:plan:plan", "b:plan"]
+    assert all(len(play.nodes) == 3 for play in graph.plays)
+
+
+def test_conversations_whose_names_would_be_one_stay_two(tmp_path: Path) -> None:
+    first = compact("x", 0, 5, session_id="a", trajectory_id="b:c")
+    second = compact("y", 10, 15, session_id="a:b", trajectory_id="c")
+    graph = graph_of(lowered(tmp_path, [first, second]))
+    assert sorted(play.play_id for play in graph.plays) == ["a:b:c", "a:b:c~"]
+
+
+def test_a_trajectory_whose_parent_is_in_another_run_has_none(tmp_path: Path) -> None:
+    rows = [
+        compact("a", 0, 5, session_id="one", trajectory_id="plan"),
+        compact("k", 9, 12, session_id="two", trajectory_id="kid", parent_trajectory_id="plan"),
+    ]
+    assert [code for code, _, _ in errors(lowered(tmp_path, rows))] == ["parent-unknown"]
+
+
+def test_a_context_names_a_session_or_a_trajectory(tmp_path: Path) -> None:
+    rows = [compact("a", 0, 5, session_id="one"), compact("b", 7, 9, session_type_id="x")]
+    assert errors(lowered(tmp_path, rows)) == [("field-missing", 2, "agent_context.session_id")]
+    rows[1]["agent_context"] = {"trajectory_id": ""}
+    assert errors(lowered(tmp_path, rows)) == [("id-empty", 2, "agent_context.trajectory_id")]
+
+
 def by_place(graph: Graph) -> dict[tuple[int, int, int], int]:
     """Return the nodes by (start in ms, tokens in, tokens out), which name a request in either format."""
     return {

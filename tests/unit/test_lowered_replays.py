@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from playproof_lowering.formats import FORMATS
 from playproof_spec.certificate import ProvenGraph
-from playproof_spec.graph import FORMATS
 
 import playproof as pp
 from playproof.cli import main

@@ -6,18 +6,39 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from playproof_kernel.guards import PREDICATES
 from playproof_spec.catalogue import CATALOGUE, SECTIONS
 from playproof_spec.diagrams import findings_page, mermaid, spec_readme, table_text
 from playproof_spec.digest import tables_digest
 from playproof_spec.machines import (
+    BLOCK,
     GUARDS,
+    HANDOFF_DESTINATION_FIRST,
+    HANDOFF_SOURCE_FIRST,
+    HOST_BLOCK,
+    LANE,
     MACHINES,
     NODE,
+    PHASE,
+    PLAY,
+    REQUEST,
+    TRANSFER,
     IllegalTransition,
     Machine,
     NodeEvent,
     NodeState,
+    PlayEvent,
     Rule,
+)
+from playproof_spec.models import (
+    block_model,
+    handoff_model,
+    host_block_model,
+    lane_model,
+    phase_model,
+    play_model,
+    request_model,
+    transfer_model,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +79,31 @@ def test_text_and_diagram_show_every_entry(machine: Machine) -> None:
 def test_every_guard_is_used_and_explained() -> None:
     used = {rule.guard for machine in MACHINES for row in machine.table.values() for rule in row.values()} - {""}
     assert used == set(GUARDS)
+
+
+def test_every_guard_has_a_predicate_and_a_meaning_in_a_model() -> None:
+    assert set(PREDICATES) == set(GUARDS)
+    models = {
+        **{name: play_model(NODE, PLAY) for name in ("node", "play")},
+        "lane": lane_model(LANE),
+        "phase": phase_model(PHASE),
+        "request": request_model(REQUEST),
+        "handoff_source_first": handoff_model(HANDOFF_SOURCE_FIRST),
+        "handoff_destination_first": handoff_model(HANDOFF_DESTINATION_FIRST),
+        "block": block_model(BLOCK),
+        "host_block": host_block_model(HOST_BLOCK),
+        "transfer": transfer_model(TRANSFER),
+    }
+    for machine in MACHINES:
+        moves = {move.entry: move for move in models[machine.name].moves if move.entry is not None}
+        for state, row in machine.table.items():
+            for event, rule in row.items():
+                if machine is PLAY and event == PlayEvent.NODE_FAILED:
+                    assert not rule.guard  # one step with the node's own event
+                    continue
+                enabled = moves[machine.name, state, event].enabled
+                # A guard that the model did not know would restrict nothing beside the state.
+                assert (enabled.count("true") == 1) == bool(rule.guard), (machine.name, state, event, enabled)
 
 
 def test_tables_digest_sees_successors_and_guards() -> None:

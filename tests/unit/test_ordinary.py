@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from lowered import graph_of
 from playproof_lowering import Lowered, LoweringOptions, load_graph
-from playproof_spec.findings import Severity
+from playproof_spec.findings import Finding, Severity
 from playproof_spec.graph import MAX_TOKENS
 from playproof_spec.units import HORIZON_MS
 
@@ -278,3 +278,59 @@ def test_the_public_conversation_trace(data_dir: Path, tmp_path: Path) -> None:
     assert (len(graph.plays), graph.node_count, graph.block_size) == (3000, 3000, 512)
     assert int(graph.input_length.sum()) == 40_550_180
     assert graph.facts["input_kind"] == "ordinary"
+
+
+def errors_of(path: Path) -> list[Finding]:
+    return [item for item in load_graph([path]).findings.items if item.severity is Severity.ERROR]
+
+
+# Rows of version 1, whose root looks like a Mooncake row -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["auto", "mooncake", "mooncake-delta"])
+@pytest.mark.parametrize("name", ["wait_for", "branches"])
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_a_row_of_version_1_is_refused_wherever_it_stands(tmp_path: Path, format: str, name: str, place: int) -> None:
+    rows = [{"request_id": f"r{n}", "input_length": 4, "output_length": 1, "timestamp": n} for n in range(5)]
+    rows[place][name] = ["r0"]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = load_graph([path], format=format)
+    found = [(item.code, item.where.line) for item in result.findings.items if item.severity is Severity.ERROR]
+    # A first row with its marks is v2's to refuse, which can make nothing of the rows behind it.
+    assert found == [("header-missing", place + 1)]
+
+
+@pytest.mark.parametrize("name", ["wait_for", "branches"])
+def test_a_row_of_version_1_behind_a_header_is_refused_too(tmp_path: Path, name: str) -> None:
+    source = {"format": "hand", "digest": "x"}
+    header = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 4, "hash_id_scope": "local"}
+    row = {"play_id": "p", "session_id": "p", "model": "m", "input_length": 4, "output_length": 1, "hash_ids": [1]}
+    rows = [header | {"source": source}, row | {"request_id": "a", "not_before_ms": 0}]
+    rows.append(row | {"request_id": "b", "not_before_ms": 0, name: ["a"]})
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = [
+        (i.code, i.where.line, i.where.field) for i in load_graph([path]).findings.items if i.code != "format-chosen"
+    ]
+    assert found == [("header-missing", 3, name)]
+
+
+@pytest.mark.parametrize("names", [("input_tokens", "output_tokens"), ("input_tokens", "output_length")])
+def test_lengths_under_either_name(tmp_path: Path, names: tuple[str, str]) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps({names[0]: 5, names[1]: 2, "timestamp": 0}) + "\n")
+    graph = load_graph([path]).graph
+    assert graph is not None
+    assert (graph.input_length.tolist(), graph.output_length.tolist()) == ([5], [2])
+
+
+@pytest.mark.parametrize("name", ["input", "output"])
+def test_both_names_of_a_length_are_a_conflict(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "t.jsonl"
+    row = {"input_length": 5, "output_length": 2, "timestamp": 0, f"{name}_tokens": 5}
+    path.write_text(json.dumps(row) + "\n")
+    found = [
+        (item.code, item.where.field) for item in load_graph([path]).findings.items if item.severity is Severity.ERROR
+    ]
+    assert found == [("field-conflict", f"{name}_tokens")]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peer import as_the_peer
 
 import playproof as pp
 
@@ -57,7 +58,7 @@ def cases(reference_dir: Path) -> list[Path]:
 
 def outcome(case: Path) -> dict[str, dict[str, Any]]:
     """Replay `case` as it stands and return our request records by id."""
-    return {record["request_id"]: record for record in pp.run(case / "config.yaml").request_dicts()}
+    return {record["request_id"]: record for record in pp.run(as_the_peer(case / "config.yaml")).request_dicts()}
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
@@ -88,7 +89,7 @@ def test_every_request_equals_the_peers(reference_dir: Path) -> None:
         if expected["status"] != "ok":
             assert case.name in PEER_DIED, f"the peer has no result for {case.name}: pin ours, with its reason"
             continue
-        report = pp.run(case / "config.yaml")
+        report = pp.run(as_the_peer(case / "config.yaml"))
         ours = {record["request_id"]: record for record in report.request_dicts()}
         assert ours.keys() == {record["request_id"] for record in expected["requests"]}, case.name
         assert report.to_dict()["g2_domains"] == expected["g2_domains"], case.name
@@ -120,7 +121,7 @@ def test_host_memory_was_used_where_the_peer_died(reference_dir: Path) -> None:
         "pd-vllm-g2-shared-003": 3,
     }
     for name, restored in restores.items():
-        report = pp.run(reference_dir / "cases" / name / "config.yaml")
+        report = pp.run(as_the_peer(reference_dir / "cases" / name / "config.yaml"))
         (pool,) = report.to_dict()["host_pools"]
         admissions = [entry for record in report.request_dicts() for entry in record["admission_history"]]
         assert sum(entry["host_reused_input_tokens"] > 0 for entry in admissions) == pool["loads"] == restored

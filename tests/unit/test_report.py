@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from peer import as_the_peer
 from playproof_kernel.ledger import HOST_USE, NEVER, Ledger
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.machines import HandoffState, NodeState, PlayState, RequestState
@@ -24,7 +25,6 @@ from playproof_spec.sketch import sketch
 from rich.console import Console
 
 from playproof.api import load, replay, run
-from playproof.config import read_configuration
 from playproof.deployment import DecodeRole, Deployment, Disaggregated, FixedTiming, Load, PrefillRole
 from playproof.figures import PERCENTILES, STATISTICS, percentile_index, summarize, summarize_weighted
 from playproof.files import write_whole
@@ -560,7 +560,7 @@ def test_summaries_equal_the_peers(reference_dir: Path) -> None:
         expected = json.loads((case / "expected.json").read_text())
         if later.search(case.name) or expected["status"] != "ok":
             continue
-        configuration = read_configuration(case / "config.yaml")
+        configuration = as_the_peer(case / "config.yaml")
         report = replay(load(configuration.paths), configuration.deployment, configuration.load)
         figures = report.to_dict()
         for name, value in expected["summary"].items():
@@ -586,7 +586,7 @@ def test_handoff_times_equal_the_peers(reference_dir: Path) -> None:
         expected = json.loads((case / "expected.json").read_text())
         if later.search(case.name) or expected["status"] != "ok":
             continue
-        ours = {line["request_id"]: line for line in run(case / "config.yaml").request_dicts()}
+        ours = {line["request_id"]: line for line in run(as_the_peer(case / "config.yaml")).request_dicts()}
         for theirs in expected["requests"]:
             line = ours[theirs["request_id"]]
             assert [line[name] for name in names] == pytest.approx([theirs[name] for name in names], abs=0.001), (

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from blake3 import blake3
 from playproof_lowering import load_graph
-from playproof_lowering.detect import detect
+from playproof_lowering.formats import detect
 from playproof_lowering.identity import namespace
 from playproof_lowering.source import Reading, SourceError, SourceFile, collect
 from playproof_lowering.turns import instant_ns

@@ -1,0 +1,72 @@
+"""The kernel's own check that a run stays on the clock, for whoever comes through its door."""
+
+from __future__ import annotations
+
+from playproof_spec.clock import PassCost, RoleWork, clock_finding
+from playproof_spec.findings import Finding, Findings, InvalidInput, finding
+from playproof_spec.graph import Graph
+from playproof_spec.units import NS_PER_MS, ns_to_ms
+
+from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec, TimingKind, WorkerSpec
+
+MS_PER_S = 1000.0
+
+
+class UnfitLoad(InvalidInput):
+    """A load with which a run leaves the clock; `.findings` say why."""
+
+
+def _unfit(problem: Finding) -> UnfitLoad:
+    findings = Findings()
+    findings.add(problem)
+    return UnfitLoad(findings)
+
+
+def passed_horizon() -> UnfitLoad:
+    """Return the refusal of a run that came to the end of the clock on its way, which preemptions can do."""
+    return _unfit(finding("clock-horizon", "the run came to the end of the clock before its requests were through"))
+
+
+def refuse_past_horizon(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
+    """Refuse a load with which a time could lie past the end of the clock.
+
+    Raises
+    ------
+    UnfitLoad
+    """
+    if not load.speedup > 0.0:
+        raise ValueError("a speedup is above zero")
+    transfers_ms = 0.0
+    roles = [_work(deployment.worker, True, deployment.decode is None)]
+    if deployment.decode is not None:
+        transfer = deployment.decode.transfer
+        roles.append(_work(deployment.decode.worker, False, True))
+        if transfer.bytes_per_second is not None:
+            tokens = int(graph.input_length.sum()) + graph.node_count * deployment.worker.block_size
+            transfers_ms = tokens * transfer.bytes_per_token / transfer.bytes_per_second * MS_PER_S
+    profile_ms = 0.0 if load.profile is None else ns_to_ms(load.profile.duration_ns + load.profile.grace_ns)
+    problem = clock_finding(
+        graph,
+        roles,
+        speedup=load.speedup,
+        lanes=load.lanes,
+        transfers_ms=transfers_ms,
+        is_cut=load.snapshot_seed is not None,
+        profile_ms=profile_ms,
+        stops=load.stop_ns is not None,
+    )
+    if problem is not None:
+        raise _unfit(problem)
+
+
+def _work(worker: WorkerSpec, prompts: bool, outputs: bool) -> RoleWork:
+    # A chunk is cut to whole pages.
+    chunk = max(worker.chunked_prefill_size - worker.block_size, 1)
+    budget = min(chunk, worker.max_prefill_tokens) if worker.backend == Backend.SGLANG else worker.max_batched_tokens
+    if worker.backend == Backend.VLLM and worker.long_prefill_tokens > 0:
+        budget = min(budget, worker.long_prefill_tokens)
+    timing = worker.timing
+    fixed = timing.kind == TimingKind.FIXED
+    return RoleWork(
+        prompts, outputs, budget, PassCost((timing.prefill_ns + timing.decode_ns) / NS_PER_MS if fixed else None)
+    )
