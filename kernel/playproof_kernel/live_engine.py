@@ -325,6 +325,7 @@ class LiveEngine:
             begin = int(sim.static[slot].key_begin)
             keys[at : at + size] = sim.keys[begin : begin + size]
             sim.static[slot].key_begin, sim.static[slot].key_end = at, at + size
+            sim.static[slot].answer_end = at + size
             at += size
         self._sim = sim._replace(keys=keys)
         return at

@@ -14,6 +14,9 @@ in use, outnumber the available ones. Each block of growth makes one fewer avail
 which can at most uncover one second copy in use of the same prefix block. So the first number falls by no more than the
 second.
 
+**Asynchronous scheduling.** A worker may have a pass prepared behind the one in progress, in which the tokens that the
+latter owes count as known. Its functions stand in a section of their own; both passes go along in a macro-step.
+
 **Prefill and decode roles.** A prefill worker ends a request with its first, hidden token and holds its blocks. A
 decode worker is given requests whose prompt is there already (materialized); they are seated without budget or blocks.
 
