@@ -18,6 +18,7 @@ from playproof_spec.digest import graph_digest
 from playproof_spec.findings import Severity
 
 import playproof as pp
+from playproof import api
 
 GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
 # One recording in lines of each format, and the golden of v2, which has no folder of its own.
@@ -112,7 +113,7 @@ def test_what_the_proof_finds_wrong_stays_an_error(tmp_path: Path) -> None:
     rows = [header | {"source": {"format": "h", "digest": "x"}}, row | {"request_id": "a", "not_before_ms": -1}]
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in rows))
-    result = pp.api.validate(path, skip_bad=True)
+    result = api.validate(path, skip_bad=True)
     assert not result.ok
     assert [item.code for item in result.findings.items if item.severity is Severity.ERROR] == ["time-negative"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from playproof_lowering.placing import Document
 from playproof_spec.findings import Severity, Where
 
-import playproof as pp
+from playproof import api
 
 PLAY = {
     "id": "x",
@@ -28,7 +28,7 @@ PLAY = {
 
 
 def refused(path: Path) -> list[Where]:
-    result = pp.api.validate(path)
+    result = api.validate(path)
     return [item.where for item in result.findings.items if item.severity is Severity.ERROR]
 
 

@@ -13,7 +13,7 @@ import pytest
 from playproof_spec.catalogue import CATALOGUE
 from playproof_spec.findings import Findings, Where, finding
 
-import playproof as pp
+from playproof import api
 from playproof.sarif import to_sarif
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,7 @@ def test_every_code_is_valid_wherever_it_stands(code: str) -> None:
 
 @pytest.mark.parametrize("path", ["examples/broken/deadlock.jsonl", "examples/weka", "tests/goldens/lower-atif/trace"])
 def test_real_runs_are_valid(path: str) -> None:
-    assert problems(to_sarif(pp.api.validate(ROOT / path).findings)) == []
+    assert problems(to_sarif(api.validate(ROOT / path).findings)) == []
 
 
 def test_rules_say_where_to_read_on() -> None:
@@ -75,9 +75,7 @@ def test_regions_have_a_column_where_one_is_known(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text('{\n  "id": "x",\n  "requests": 7\n}\n')
     (result,) = [
-        each
-        for each in to_sarif(pp.api.validate(path).findings)["runs"][0]["results"]
-        if each["ruleId"] == "field-type"
+        each for each in to_sarif(api.validate(path).findings)["runs"][0]["results"] if each["ruleId"] == "field-type"
     ]
     assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 3, "startColumn": 15}
     line = log_of(finding("cycle", "x", where=Where(file="a.jsonl", line=4)))["runs"][0]["results"][0]
@@ -88,7 +86,7 @@ def test_fingerprints_stay_when_lines_move(tmp_path: Path) -> None:
     def prints(text: str) -> list[str]:
         path = tmp_path / "t.json"
         path.write_text(text)
-        results = to_sarif(pp.api.validate(path).findings)["runs"][0]["results"]
+        results = to_sarif(api.validate(path).findings)["runs"][0]["results"]
         return [each["partialFingerprints"]["playproof/v1"] for each in results]
 
     text = '{\n  "id": "x",\n  "requests": 7\n}\n'
