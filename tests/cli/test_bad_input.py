@@ -128,7 +128,7 @@ CASES: dict[str, tuple[dict[str, bytes], str]] = {
     "two objects in one json": ({"w.json": GOOD_WEKA + GOOD_WEKA}, "json-trailing"),
     "byte order mark": ({"t.jsonl": b"\xef\xbb\xbf" + GOOD_V2}, "encoding-bom"),
     "utf-16": ({"t.jsonl": GOOD_V2.decode().encode("utf-16")}, "encoding-not-utf8"),
-    "truncated gzip": ({"t.jsonl.gz": gzip.compress(GOOD_V2)[:-9]}, "compression-broken"),
+    "truncated gzip": ({"t.jsonl.gz": gzip.compress(GOOD_V2, mtime=0)[:-9]}, "compression-broken"),
     "subagent without owner": ({"w.json": weka(agent(5.5, call(0.0)), call(7.0))}, "subagent-without-owner"),
     "equal agent ids": (
         {"w.json": weka(call(0.0), agent(5.5, call(0.0)), agent(5.6, call(0.0)), call(7.0))},

@@ -23,7 +23,7 @@ from playproof_spec.findings import Finding, InvalidInput
 
 CASES = 300
 # A case takes milliseconds; this only has to tell a hang from a busy machine.
-CASE_SECONDS_MAX = 20.0
+CASE_SECONDS_MAX = 300.0
 
 NASTY = [
     b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1", b"-0", b"0", b"1e-400", b"null", b"true", b"[]", b"{}", b'""',
@@ -145,11 +145,11 @@ def wrapped(rng: random.Random, suffix: str, data: bytes) -> tuple[str, bytes]:
     """Return (suffix, content), now and then compressed, and damaged after that."""
     kind = rng.randrange(12)
     if kind == 0:
-        return suffix + ".gz", gzip.compress(data)
+        return suffix + ".gz", gzip.compress(data, mtime=0)
     if kind == 1:
         return suffix + ".zst", zstandard.compress(data)
     if kind == 2:
-        return suffix + ".gz", mutated(rng, gzip.compress(data))
+        return suffix + ".gz", mutated(rng, gzip.compress(data, mtime=0))
     if kind == 3:
         return suffix + ".zst", mutated(rng, zstandard.compress(data))
     if kind == 4:

@@ -459,10 +459,10 @@ FILES: list[tuple[str, str, bytes, tuple[str, int]]] = [
     (
         "gzip cut short",
         "trace.jsonl.gz",
-        gzip.compress(lines(HEADER, *[row(f"r{n}", hash_ids=[n, n * n + 7]) for n in range(300)]))[:-20],
+        gzip.compress(lines(HEADER, *[row(f"r{n}", hash_ids=[n, n * n + 7]) for n in range(300)]), mtime=0)[:-20],
         ("compression-broken", 0),
     ),
-    ("gzip of nothing", "trace.json.gz", gzip.compress(b""), ("file-empty", 0)),
+    ("gzip of nothing", "trace.json.gz", gzip.compress(b"", mtime=0), ("file-empty", 0)),
     ("not gzip at all", "trace.json.gz", b"{}", ("compression-broken", 0)),
     (
         "zstd cut short",
@@ -649,7 +649,7 @@ def test_records_and_files_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(source_module, "MAX_RECORD_BYTES", 2**20)
     monkeypatch.setattr(source_module, "MAX_FILE_BYTES", 2**22)
     bomb = b" " * 2**23
-    for name, content in (("a.json.gz", gzip.compress(bomb)), ("b.json.zst", zstandard.compress(bomb))):
+    for name, content in (("a.json.gz", gzip.compress(bomb, mtime=0)), ("b.json.zst", zstandard.compress(bomb))):
         found = problems(written(tmp_path, name, content), "weka")
         assert [f.code for f in found] == ["file-too-large"]
     blank_lines = gzip.compress(lines(HEADER, row()) + b"\n" * 2**23)

@@ -97,9 +97,9 @@ def test_records_of_any_packing(tmp_path: Path, pack: str) -> None:
     half = CONTENT.index(b"\n", len(CONTENT) // 2) - 3
     packed = {
         "plain": ("a.jsonl", CONTENT),
-        "gz": ("a.jsonl.gz", gzip.compress(CONTENT)),
+        "gz": ("a.jsonl.gz", gzip.compress(CONTENT, mtime=0)),
         "zst": ("a.jsonl.zst", zstandard.compress(CONTENT)),
-        "two members": ("a.jsonl.gz", gzip.compress(CONTENT[:half]) + gzip.compress(CONTENT[half:])),
+        "two members": ("a.jsonl.gz", gzip.compress(CONTENT[:half], mtime=0) + gzip.compress(CONTENT[half:], mtime=0)),
         "two frames": ("a.jsonl.zst", zstandard.compress(CONTENT[:half]) + zstandard.compress(CONTENT[half:])),
     }
     name, data = packed[pack]
@@ -129,7 +129,9 @@ def test_a_line_longer_than_a_chunk(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
 def test_a_cut_stream_is_refused_after_its_whole_lines(tmp_path: Path, suffix: str, cut: int) -> None:
     packed = (
-        gzip.compress(CONTENT) if suffix == "gz" else zstandard.ZstdCompressor(write_checksum=True).compress(CONTENT)
+        gzip.compress(CONTENT, mtime=0)
+        if suffix == "gz"
+        else zstandard.ZstdCompressor(write_checksum=True).compress(CONTENT)
     )
     path = tmp_path / f"a.jsonl.{suffix}"
     path.write_bytes(packed[:-cut])
@@ -179,9 +181,9 @@ def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
         ("trace.jsonl.xz", lzma.compress(b"{}"), "xz"),
         ("trace.jsonl.bz2", bz2.compress(b"{}"), "bzip2"),
         ("trace.zip", b"PK\x03\x04" + bytes(26), "zip"),
-        ("trace.jsonl", gzip.compress(b"{}"), "gzip"),
+        ("trace.jsonl", gzip.compress(b"{}", mtime=0), "gzip"),
         ("trace.json", zstandard.compress(b"{}"), "zstd"),
-        ("trace.json.gz", gzip.compress(gzip.compress(b"{}")), "gzip"),
+        ("trace.json.gz", gzip.compress(gzip.compress(b"{}", mtime=0), mtime=0), "gzip"),
     ],
 )
 @pytest.mark.parametrize("format", ["auto", "mooncake"])
