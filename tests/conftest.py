@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Properties run thousands of small replays, which the default setting would interpret, one after the other.
 os.environ.setdefault("PLAYPROOF_COMPILE", "always")
+# What is said only because something takes long, a busy machine would have said in any test.
+os.environ.setdefault("PLAYPROOF_PATIENCE", "100000")
 
 # `ci` is derandomized so that a red run is everyone's red run; `deep` hunts with fresh seeds.
 settings.register_profile(

@@ -278,6 +278,14 @@ def _never_fits(at: At) -> bool:
     return _never_fits_idle(sim, request, worker, config)
 
 
+def _over_context(at: At) -> bool:
+    return bool(at.sim.static[at.index].input >= at.sim.config[0].context)
+
+
+def _all_generated(at: At) -> bool:
+    return bool(at.sim.live[at.index].generated >= at.sim.static[at.index].limit)
+
+
 def _outgrew_pool(at: At) -> bool:
     sim, request, worker, config = _request(at)
     if _is_outside(config) or requests.known(sim, request) + 1 > config.blocks * config.block_size:
@@ -366,6 +374,8 @@ PREDICATES: Final[Mapping[str, Callable[[At], bool]]] = {
     "no_free_block": _no_free_block,
     "fits": _fits,
     "never_fits": _never_fits,
+    "over_context": _over_context,
+    "all_generated": _all_generated,
     "outgrew_pool": _outgrew_pool,
     "zero_tokens": _zero_tokens,
     "primers_ended": _primers_ended,

@@ -255,7 +255,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         **_new_hosts(deployment, numbers),
         **_new_index(config, deployment),
         feedback=np.zeros(rows, np.int64),
-        admissions=records(nodes + sequences, ADMISSION),
+        admissions=records(nodes + 2 * sequences, ADMISSION),
         gaps=records(gaps, GAP),
         phase_state=np.zeros(1, np.int8),
         lanes=records(0, LANE),

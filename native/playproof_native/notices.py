@@ -1,17 +1,21 @@
 """What is said while a program waits for machine code: single lines on standard error, each once.
 
-Nothing is said of what takes less than `AFTER_S`.
+Nothing is said of what takes less than `AFTER_S`, or the seconds of ``PLAYPROOF_PATIENCE``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 
+VARIABLE = "PLAYPROOF_PATIENCE"
 # Longer than this nobody should wait without a word.
 AFTER_S = 5.0
+# What a timer takes at the most; Python's own bound is of this order.
+LONGEST_S = 1e6
 
 _said: set[str] = set()
 _quiet: list[None] = []
@@ -55,12 +59,20 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def patience(line: str, after_s: float = AFTER_S) -> Iterator[None]:
+def patience(line: str, after_s: float | None = None) -> Iterator[None]:
     """Say `line` if the body takes longer than that."""
-    timer = threading.Timer(after_s, say, (line,))
+    timer = threading.Timer(_after_s() if after_s is None else after_s, say, (line,))
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+
+
+def _after_s() -> float:
+    with contextlib.suppress(ValueError):
+        seconds = float(os.environ.get(VARIABLE, ""))
+        if 0 <= seconds <= LONGEST_S:
+            return seconds
+    return AFTER_S

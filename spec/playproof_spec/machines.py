@@ -115,6 +115,9 @@ GUARDS: dict[str, str] = {
     "fits": "a seat is free, and the pool holds what the request has to compute",
     "never_fits": "prompt at or over the context limit, or more than an idle worker can take: blocks for it, in "
     "SGLang also for what is kept free for its output, and tokens in a pass",
+    "over_context": "the prompt is at or over the context limit",
+    "all_generated": "the pass that gave the request its last token ended after it was preempted, as passes that are "
+    "scheduled ahead do",
     "outgrew_pool": "the request alone needs more than the pool has: blocks for its next token, or in SGLang for its "
     "tokens and what is kept free for its output",
     "zero_tokens": "the request asks for no output token",
@@ -344,7 +347,7 @@ REQUEST = _machine(
     {
         RequestState.QUEUED: {
             RequestEvent.PLACE: RequestState.PLACED,
-            RequestEvent.REJECT: RequestState.REJECTED,
+            RequestEvent.REJECT: Rule(RequestState.REJECTED, "over_context"),
             RequestEvent.CANCEL: RequestState.CANCELED,
         },
         RequestState.PLACED: {
@@ -371,7 +374,7 @@ REQUEST = _machine(
             RequestEvent.LOAD: Rule(RequestState.LOADING, "fits"),
             RequestEvent.ADMIT: Rule(RequestState.RUNNING, "fits"),
             # With asynchronous scheduling the pass in progress may still owe it its last token.
-            RequestEvent.FINISH: RequestState.FINISHED,
+            RequestEvent.FINISH: Rule(RequestState.FINISHED, "all_generated"),
             RequestEvent.FAIL: Rule(RequestState.FAILED, "outgrew_pool"),
             RequestEvent.CANCEL: RequestState.CANCELED,
         },

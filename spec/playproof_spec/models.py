@@ -631,7 +631,7 @@ def request_model(request: Machine) -> Model:
     for no token, `memory` that it holds KV, `ran` that it was admitted; `end` is one more than the event that ended it.
     """
     s, e = RequestState, RequestEvent
-    guards = ("fits", "never_fits", "outgrew_pool")
+    guards = ("fits", "never_fits", "over_context", "all_generated", "outgrew_pool")
     meaning = {name: name for name in guards}
     live = [state for state in s if state < s.FINISHED]
     done: dict[str, str] = {"place": f"{NOWHERE}", "memory": "false"}
@@ -675,10 +675,12 @@ def request_model(request: Machine) -> Model:
         ),
         "a request has one role": "(not (and prefill decode))",
     }
-    claims = [*_only(request, e.FINISH, meaning, f"(= place {SEATED})", "without a seat")]
+    claims = [*_only(request, e.FINISH, meaning, f"(or (= place {SEATED}) all_generated)", "without a seat")]
     claims += _only(request, e.ADMIT, meaning, "(or fits memory)", "without room")
     claims += _only(request, e.LOAD, meaning, "fits", "without room")
-    claims += _only(request, e.REJECT, meaning, "(and never_fits (not ran))", "to one that could fit, or ran")
+    claims += _only(
+        request, e.REJECT, meaning, "(and (or never_fits over_context) (not ran))", "to one that could fit, or ran"
+    )
     claims += _only(request, e.FAIL, meaning, "(and outgrew_pool ran)", "to one that could go on")
     claims += _only(request, e.PREEMPT, meaning, f"(= place {SEATED})", "without a seat")
     for event in ends.values():
@@ -694,6 +696,10 @@ def request_model(request: Machine) -> Model:
         ),
         _accepts(request, e.ADMIT, meaning, f"(= s {s.LOADING:d})", "when its load has ended"),
         _accepts(request, e.REJECT, meaning, f"(and (= s {s.WAITING:d}) never_fits)", "though it never fits"),
+        _accepts(request, e.REJECT, meaning, f"(and (= s {s.QUEUED:d}) over_context)", "though its prompt is too long"),
+        _accepts(
+            request, e.FINISH, meaning, f"(and (= s {s.PREEMPTED:d}) all_generated)", "though it has its last token"
+        ),
         *(
             _accepts(request, e.FAIL, meaning, f"(and (= s {state:d}) outgrew_pool)", f"while {_name(state)}")
             for state in (s.RUNNING, s.PREEMPTED)

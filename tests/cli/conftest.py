@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from playproof_native import notices
 
 from playproof.cli import main
 
@@ -14,7 +15,8 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:
     """Run the command line; return (exit code, standard output, standard error)."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(list(arguments))
+        with notices.quiet():  # whether a test has to wait for another's compilation is no matter of the command's
+            code = main(list(arguments))
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

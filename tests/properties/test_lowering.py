@@ -78,6 +78,8 @@ def columns(graph: Graph) -> dict[str, Any]:
         value = getattr(graph, field.name)
         result[field.name] = value.tolist() if isinstance(value, np.ndarray) else value
     result["recorded_api_time_ms"] = [None if math.isnan(t) else t for t in result["recorded_api_time_ms"]]
+    # No ranks are those of the nodes' order, and written out on the way back.
+    result["tie_rank"] = graph.tie_ranks.tolist()
     result["plays"] = [(play.play_id, play.ordinal, play.nodes.tolist()) for play in graph.plays]
     result["edges"] = [sorted(map(str, graph.edges_into(node))) for node in range(graph.node_count)]
     return result

@@ -75,7 +75,8 @@ def new_tree(prompts: list[list[int]]) -> Tree:
                 last[1] += 1
             else:
                 runs.append([key, 1, page])
-        static[number].key_end = len(runs)
+        static[number].key_end = static[number].answer_end = len(runs)
+        static[number].keyed = len(prompt)
     static.source = static.serial = np.arange(len(static))
     keys, config, worker = records(len(runs), KEYS), records(1, CONFIG), records(1, WORKER)
     for at, (first, count, begin) in enumerate(runs):

@@ -343,6 +343,14 @@ def test_a_setting_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 # Notices --------------------------------------------------------------------------------------------------------------
 
 
+def test_how_long_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for said, seconds in (("0.5", 0.5), ("", notices.AFTER_S), ("-1", notices.AFTER_S), ("soon", notices.AFTER_S)):
+        monkeypatch.setenv(notices.VARIABLE, said)
+        assert notices._after_s() == seconds
+    monkeypatch.delenv(notices.VARIABLE)
+    assert notices._after_s() == notices.AFTER_S
+
+
 def test_a_line_is_said_once_and_only_of_what_takes_long(capsys: pytest.CaptureFixture[str]) -> None:
     told: list[str] = []
     said = threading.Event()
