@@ -72,7 +72,7 @@ SAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class ReadingJob:
-    """What a process is to compile for reading: whatever reading these traces calls; without any, what readers call."""
+    """What a process is to compile for reading: whatever reading these traces calls, and what other readers call."""
 
     paths: tuple[str, ...]
     options: dict[str, Any]
@@ -247,7 +247,6 @@ def _warm_readers(job: ReadingJob) -> None:
 
     if job.paths:
         api.validate(job.paths, **job.options, compile="always")
-        return
     with tempfile.TemporaryDirectory(prefix="playproof-") as folder:
         for name, content in SAMPLES.items():
             sample = Path(folder) / name
