@@ -370,7 +370,8 @@ class LiveEngine:
             queried_tokens=self._queried,
             cached_tokens=self._hit,
             running=running,
-            waiting=len(self._active) - running,
+            # What its client has given up may run to the end of its pass, and waits for nothing.
+            waiting=sum(int(self._sim.request_state[slot]) != RequestState.RUNNING for slot in self._active),
             blocks=int(config.blocks),
             used_blocks=int(config.blocks - record.free - record.idle),
         )

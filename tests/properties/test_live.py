@@ -180,6 +180,9 @@ def served(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> dict[int
         else:
             assert upcoming is not None, "the engine is stuck"
             look(upcoming)
+    assert engine.counters().waiting == 0
+    while (upcoming := engine.upcoming) is not None:  # the pass of one that was canceled goes on to its end
+        look(upcoming)
     assert engine.counters().used_blocks == 0
     assert engine.counters().running == engine.counters().waiting == 0
     return ended
