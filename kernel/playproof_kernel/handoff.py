@@ -368,12 +368,13 @@ def _abandon(sim: Any, request: int) -> None:
     """Queue the clean-up of an engine request, in the place of whatever waits to be done for it."""
     ticket = sim.tickets[request]
     state = sim.request_state[request]
-    ticket.canceled = 1
     if state in (_WAITING, _LOADING, _RUNNING, _PREEMPTED):
         worker = int(sim.live[request].worker)
+        # Passes that have ended by now were still for it, so they end before it counts as canceled.
         engines.interrupt(sim, worker)
         if state == _RUNNING and sim.workers[worker].pass_end != NONE:
             sim.workers[worker].canceled += 1
+    ticket.canceled = 1
     if ticket.action != _NOTHING:
         ticket.action = _CLEAN
     elif state in (_WAITING, _LOADING, _RUNNING, _PREEMPTED) or ticket.hold != _HOLDS_NOTHING:

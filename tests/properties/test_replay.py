@@ -84,6 +84,16 @@ def test_a_macro_step_equals_its_single_passes(
     assert columns(whole) == columns(single)
 
 
+@given(data=st.data(), graph=graphs(max_plays=6, max_nodes=8), deployment=optioned_deployments(ahead=True), load=loads)
+def test_passes_scheduled_ahead_equal_the_naive_ones_when_clients_give_up(
+    data: st.DataObject, graph: Graph, deployment: DeploymentSpec, load: LoadSpec
+) -> None:
+    load = data.draw(canceled(graph, load))
+    whole = replayed(graph, deployment, load)
+    assert observed(whole) == naively_observed(naive_replay(graph, deployment, load))
+    assert columns(whole) == columns(replayed(graph, deployment, replace(load, macro_steps=False)))
+
+
 @given(graph=graphs(max_plays=6), deployment=every_deployment, load=loads)
 def test_invariants_of_every_ledger(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
     ledger = replayed(graph, deployment, load)

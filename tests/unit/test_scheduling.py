@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from playproof_kernel import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec, simulate
 from playproof_spec.certificate import prove
 from playproof_spec.sketch import sketch
 
@@ -59,6 +60,18 @@ def test_the_polynomial_knows_no_pool_fuller_than_full() -> None:
     full_pool_ms = -25.74 + 54.01 + 5.74
     assert lines["a"]["tpot_ms"] == pytest.approx(full_pool_ms, abs=1e-6)
     assert lines["b"]["tpot_ms"] == pytest.approx(full_pool_ms, abs=1e-6)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("macro", [False, True])
+def test_a_client_that_gives_up_has_the_tokens_of_the_passes_that_ended(ahead: bool, macro: bool) -> None:
+    # Tokens at 10, 11 and 12 ms; the client goes in the midst of the fourth pass, whose token nobody waits for.
+    graph = sketch([{"request_id": "a", "input_length": 4, "output_length": 8}], block_size=4)
+    timing = Timing(TimingKind.FIXED, prefill_ns=10_000_000, decode_ns=1_000_000)
+    deployment = DeploymentSpec(1, WorkerSpec(8, 4, timing=timing, ahead=ahead), context_length=100)
+    load = LoadSpec(cancellations=((12_500_000, 0),), macro_steps=macro)
+    ledger = simulate(prove(graph), deployment, load)
+    assert (ledger.output_length[0], ledger.last_token_ns[0], ledger.terminal_ns[0]) == (3, 12_000_000, 12_500_000)
 
 
 def test_without_lanes_no_request_has_one() -> None:
