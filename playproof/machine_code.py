@@ -61,13 +61,14 @@ FINITE_START = "playproof_kernel.driver.start"
 CONTROLLED_START = "playproof_kernel.phases.start"
 
 
-# The smallest trace of each kind that readers take: hash ids that are renumbered, more of them than the first table of
-# numbers holds, and prompts that are split into streams; hash ids that name blocks across rows.
+# A trace of each kind that readers take: hash ids that are renumbered, and prompts that are split into streams; hash
+# ids that name blocks across rows, more of them than the first table of their numbers holds.
 SAMPLES = {
     "sample.json": b"""{"id": "sample", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "requests": [
-{"t": 0.0, "type": "n", "model": "m", "in": 64000, "out": 1, "hash_ids": [%s], "api_time": 1.0, "think_time": 0.0}]}"""
+{"t": 0.0, "type": "n", "model": "m", "in": 70, "out": 1, "hash_ids": [1, 2], "api_time": 1.0, "think_time": 0.0},
+{"t": 2.0, "type": "n", "model": "m", "in": 140, "out": 1, "hash_ids": [1, 3, 4], "api_time": 1, "think_time": 0}]}""",
+    "sample.jsonl": b"""{"timestamp": 0, "input_length": 512000, "output_length": 1, "hash_ids": [%s]}"""
     % b",".join(b"%d" % number for number in range(1000)),
-    "sample.jsonl": b"""{"timestamp": 0, "input_length": 64, "output_length": 1, "hash_ids": [1]}""",
 }
 
 
