@@ -22,9 +22,9 @@ from playproof_lowering.chains import BlockIds, tell_cut, too_many_blocks
 from playproof_lowering.conversation import DEFAULT_BLOCK_SIZE, Conversation, divided, length_problems
 from playproof_lowering.identity import namespace, without_collisions
 from playproof_lowering.names import repeated_name
-from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.provenance import read_corpus
 from playproof_lowering.reader import Confidence, Head, Reader
-from playproof_lowering.source import Reading, SourceFile, read_through
+from playproof_lowering.source import Reading, SourceFile
 from playproof_lowering.turns import Corpus, after, circular, clock_went_back, recorded_ns, sequence
 from playproof_lowering.wire import DecodeErrors, Problem, decoded, report
 
@@ -149,9 +149,8 @@ def read_atif(
     """
     size = block_size or DEFAULT_BLOCK_SIZE
     lowering = _Lowering(findings, size)
-    digests = [read_through(file, lowering.read, findings, on_bytes) for file in without_collisions(files, findings)]
-    facts["input_digest"] = corpus_digest(digests)
-    source = Source(READER.name, corpus_digest(digests, (f"block_size={size}",)))
+    kept = without_collisions(files, findings)
+    source = read_corpus(READER.name, size, kept, lowering.read, findings, facts, on_bytes)
     return lowering.finish(source, facts, Where(file=files[0].shown))
 
 

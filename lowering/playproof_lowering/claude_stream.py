@@ -19,9 +19,9 @@ from playproof_lowering.chains import BlockIds, tell_cut, too_many_blocks
 from playproof_lowering.conversation import DEFAULT_BLOCK_SIZE, Conversation, length_problems
 from playproof_lowering.identity import namespace
 from playproof_lowering.names import repeated_name
-from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.provenance import read_corpus
 from playproof_lowering.reader import Confidence, Head, Reader
-from playproof_lowering.source import Reading, SourceFile, read_through
+from playproof_lowering.source import Reading, SourceFile
 from playproof_lowering.turns import Corpus, Turn, after, circular, recorded_ns, sequence
 from playproof_lowering.wire import decoded, report
 
@@ -173,10 +173,8 @@ def read_claude_stream(
     """
     size = block_size or DEFAULT_BLOCK_SIZE
     stream = _Stream(findings)
-    digests = [read_through(file, stream.read, findings, on_bytes) for file in files]
-    facts["input_digest"] = corpus_digest(digests)
-    lowering = _Lowering(stream, findings, size, Where(file=files[0].shown))
-    return lowering.finish(Source(READER.name, corpus_digest(digests, (f"block_size={size}",))), facts)
+    source = read_corpus(READER.name, size, files, stream.read, findings, facts, on_bytes)
+    return _Lowering(stream, findings, size, Where(file=files[0].shown)).finish(source, facts)
 
 
 class _Stream:

@@ -19,9 +19,9 @@ from playproof_lowering.chains import BlockIds, tell_cut, too_many_blocks
 from playproof_lowering.conversation import DEFAULT_BLOCK_SIZE, Conversation, divided, length_problems
 from playproof_lowering.identity import namespace
 from playproof_lowering.names import repeated_name
-from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.provenance import read_corpus
 from playproof_lowering.reader import Confidence, Head, Reader
-from playproof_lowering.source import Reading, SourceFile, read_through
+from playproof_lowering.source import Reading, SourceFile
 from playproof_lowering.turns import Corpus, sequence
 from playproof_lowering.wire import decoded, report
 
@@ -117,9 +117,7 @@ def read_codex_exec(
     """
     size = block_size or DEFAULT_BLOCK_SIZE
     lowering = _Lowering(findings, size)
-    digests = [read_through(file, lowering.read, findings, on_bytes) for file in files]
-    facts["input_digest"] = corpus_digest(digests)
-    source = Source(READER.name, corpus_digest(digests, (f"block_size={size}",)))
+    source = read_corpus(READER.name, size, files, lowering.read, findings, facts, on_bytes)
     return lowering.finish(source, facts, Where(file=files[0].shown))
 
 

@@ -23,10 +23,10 @@ from playproof_lowering.hash_counts import HashCounts
 from playproof_lowering.identity import namespace, without_collisions
 from playproof_lowering.names import repeated_name
 from playproof_lowering.numbering import Numbering
-from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.provenance import read_corpus
 from playproof_lowering.reader import Confidence, Head, Reader
 from playproof_lowering.runs import OK, RunBuffer
-from playproof_lowering.source import Reading, SourceFile, read_through
+from playproof_lowering.source import Reading, SourceFile
 from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, hash_ids_problem, report
 
 __all__ = ["DEFAULT_BLOCK_SIZE", "READER", "OrdinaryFormat", "read_ordinary"]
@@ -145,14 +145,13 @@ def read_ordinary(
     size = block_size or DEFAULT_BLOCK_SIZE
     reader = _Reader(findings, format, size, strict)
     kept = without_collisions(files, findings)
-    digests = [read_through(file, reader.read, findings, on_bytes) for file in kept]
+    source = read_corpus(format, size, kept, reader.read, findings, facts, on_bytes)
     reader.hash_counts.tell(findings)
-    facts["input_digest"] = corpus_digest(digests)
     facts["input_kind"] = "ordinary"
     timed = format != "applied_compute_agentic"
     facts["ordinary_loads"] = ["trace_timestamps", "concurrency"] if timed else ["concurrency"]
     facts["ordinary_counts"] = dict(sorted(reader.counts.items()))
-    return reader.finish(Source(format, corpus_digest(digests, (f"block_size={size}",))), facts)
+    return reader.finish(source, facts)
 
 
 class _Reader:

@@ -18,9 +18,9 @@ from playproof_spec.graph import Graph, Relation, Source
 from playproof_lowering.chains import BlockIds, tell_cut, too_many_blocks
 from playproof_lowering.conversation import DEFAULT_BLOCK_SIZE, Conversation
 from playproof_lowering.otel_spans import AGENT, CALL, INPUT_WITHOUT_CACHED, OtelSpans, Span
-from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.provenance import read_corpus
 from playproof_lowering.reader import Confidence, Head, Reader
-from playproof_lowering.source import SourceFile, read_through
+from playproof_lowering.source import SourceFile
 from playproof_lowering.turns import Corpus, Turn, after
 
 __all__ = ["READER", "read_otel"]
@@ -121,9 +121,7 @@ def read_otel(
     """
     size = block_size or DEFAULT_BLOCK_SIZE
     spans = OtelSpans(findings)
-    digests = [read_through(file, spans.read, findings, on_bytes) for file in files]
-    facts["input_digest"] = corpus_digest(digests)
-    source = Source(READER.name, corpus_digest(digests, (f"block_size={size}",)))
+    source = read_corpus(READER.name, size, files, spans.read, findings, facts, on_bytes)
     return _Lowering(spans, findings, size, Where(file=files[0].shown)).finish(source, facts)
 
 

@@ -25,10 +25,10 @@ from playproof_lowering.hash_counts import HashCounts
 from playproof_lowering.identity import namespace, without_collisions
 from playproof_lowering.names import repeated_name
 from playproof_lowering.numbering import Numbering
-from playproof_lowering.provenance import corpus_digest
+from playproof_lowering.provenance import read_corpus
 from playproof_lowering.reader import Confidence, Head, Reader
 from playproof_lowering.runs import OK, RunBuffer
-from playproof_lowering.source import Reading, SourceFile, read_through
+from playproof_lowering.source import Reading, SourceFile
 from playproof_lowering.wire import DecodeErrors, Problem, UnknownFields, explain, hash_ids_problem, report
 
 __all__ = ["DEFAULT_BLOCK_SIZE", "READER", "read_qwen_bailian"]
@@ -112,13 +112,13 @@ def read_qwen_bailian(
     """
     size = block_size or DEFAULT_BLOCK_SIZE
     lowering = _Lowering(findings, size, strict)
-    digests = [read_through(file, lowering.read, findings, on_bytes) for file in without_collisions(files, findings)]
+    kept = without_collisions(files, findings)
+    source = read_corpus(READER.name, size, kept, lowering.read, findings, facts, on_bytes)
     lowering.hash_counts.tell(findings)
-    facts["input_digest"] = corpus_digest(digests)
     facts["input_kind"] = "ordinary"
     facts["ordinary_loads"] = ["trace_timestamps", "concurrency"]
     facts["ordinary_counts"] = dict(sorted(lowering.counts.items()))
-    return lowering.finish(Source(READER.name, corpus_digest(digests, (f"block_size={size}",))), facts)
+    return lowering.finish(source, facts)
 
 
 class _Lowering:
