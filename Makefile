@@ -26,7 +26,7 @@ demo: running
 	@echo "The report lies in out/demo/report.json, one line per request in out/demo/requests.jsonl."
 
 test: setup
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 # With the oldest releases of Numba and NumPy that are supported: what leans on Numba's inner names, and replays.
 oldest:
