@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,6 +36,16 @@ settings.register_profile(
     stateful_step_count=20,
     deadline=None,
     derandomize=True,
+    phases=(Phase.explicit, Phase.generate),  # to make an example smaller takes minutes here
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+# `hunt` has a budget of time: it asks each property a little, and starts anew with other seeds; see support/hunt.py.
+settings.register_profile(
+    "hunt",
+    max_examples=100,
+    deadline=timedelta(seconds=60),
+    print_blob=True,
+    database=DirectoryBasedExampleDatabase(os.environ.get("PLAYPROOF_EXAMPLES", ROOT / ".hypothesis" / "examples")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
@@ -41,6 +54,18 @@ if os.environ.get("PLAYPROOF_MONITOR"):
     import monitor
 
     monitor.install()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give a hunt an order of its own, so that one with little time reaches everything in the end."""
+    if seed := os.environ.get("PLAYPROOF_HUNT_SEED"):
+        random.Random(int(seed)).shuffle(items)
+
+
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Leave tests out once a hunt's time is over."""
+    until = os.environ.get("PLAYPROOF_HUNT_UNTIL")
+    return True if until and time.time() >= float(until) else None
 
 
 def _folder(variable: str, default: str) -> Path:

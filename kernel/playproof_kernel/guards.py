@@ -255,7 +255,11 @@ def _fits(at: At) -> bool:
         return bool(live.table_len >= _pages(int(live.computed), size))
     free = int(config.blocks) - int(np.count_nonzero(sim.block_state[worker]))
     idle = int(np.count_nonzero((sim.block_state[worker] != 0) & (sim.copies[worker].refs < 0)))
-    return _pages(requests.known(sim, request), size) - int(live.table_len) <= free + idle
+    tokens = requests.known(sim, request)
+    if config.backend == Backend.VLLM and config.reserve == 0:
+        # Only what the pass computes has to find room; how much that is, the pass's budget says, but one at the least.
+        tokens = min(tokens, int(live.computed) + 1)
+    return _pages(tokens, size) - int(live.table_len) <= free + idle
 
 
 def _never_fits_idle(sim: Any, request: int, worker: int, config: Any) -> bool:

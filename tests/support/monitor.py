@@ -63,7 +63,7 @@ class Monitor:
 
     @staticmethod
     def _key(sim: Any) -> int:
-        return int(sim.run.__array_interface__["data"][0])
+        return int(sim.run.ctypes.data)
 
     def event(self, table: Any, states: Any, index: Any, event: Any) -> None:
         """Check an event that is about to be raised."""

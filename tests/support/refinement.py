@@ -224,7 +224,7 @@ class Refinement:
             return  # the engine is a server of its own
         places = _places(sim)
         for request, values in list(self.requests.items()):
-            if values["s"] > RequestState.PREEMPTED and not values["memory"] and request in self.over:
+            if request in self.over and values["s"] > RequestState.PREEMPTED and not values["memory"]:
                 continue
             _same(f"state of request {request}", values["s"], int(sim.request_state[request]))
             _settle_memory(sim, request, values)
@@ -261,12 +261,14 @@ class Refinement:
         _take("host_block", values, ENTRIES["host_block"][entry], _inputs("host_block", guards))
 
     def _check_blocks(self, sim: Any) -> None:
+        # As lists: the records are looked at a thousand times a run.
+        block_states = [row.tolist() for row in sim.block_state]
+        references = [row["refs"].tolist() for row in sim.copies]
         for (worker, copy), values in self.blocks.items():
-            state = int(sim.block_state[worker][copy])
-            _same(f"state of block {copy} of worker {worker}", values["s"], state)
-            if values["refs"] > 0:
-                refs = int(sim.copies[worker][copy].refs)
-                _share(values, "refs", refs, "block", *list(STEPS["block"]))
+            if values["s"] != block_states[worker][copy]:
+                _same(f"state of block {copy} of worker {worker}", values["s"], block_states[worker][copy])
+            if values["refs"] > 0 and values["refs"] != references[worker][copy]:
+                _share(values, "refs", references[worker][copy], "block", *list(STEPS["block"]))
         for worker, counts in self.pools.items():
             states = np.bincount(sim.block_state[worker], minlength=len(BlockState))
             used = dict.fromkeys(counts, 0)

@@ -1,20 +1,20 @@
 """Every small corpus on every small deployment, with a client that gives up at every instant: ``make exhaustive``.
 
-    python tests/exhaustive/small_scope.py [--nodes 3] [--jobs 2] [--part K/N]
+    python tests/support/small_scope.py [--nodes 3] [--jobs 2] [--part K/N]
 
-All graphs of up to three nodes are enumerated, in each way that their edges, plays, requests and arrivals can be (below),
-and replayed on vLLM and SGLang workers, aggregated and prefill/decode, one or two of a role, with pools that hold little
-more than one request. Each run is made once as it is and then once more for every instant at which something happens in
-it, and every instant between two such: at each of them the client of each request in flight gives up.
+All graphs of up to three nodes are enumerated, in each way that their edges, plays, requests and arrivals can be
+(below), and replayed on vLLM and SGLang workers, aggregated and prefill/decode, one or two of a role, with pools that
+hold little more than one request. Each run is made once as it is, and once more for every instant at which something
+happens in it, and every instant between two such: at each of them the client of each request in flight gives up.
 
-Every run is compared with the naive twin (`tests/support/naive*.py`), which shares no code with the kernel, and asked
-for what must hold of any ledger (`playproof check` asks the same). Each run that nobody gives up in is made pass by pass
-as well. A difference is printed with all that is needed to see it again, and the exit code is 1.
+Every run is compared with the naive twin (`naive.py` and those beside it), which shares no code with the kernel, and
+asked for what `playproof check` asks. Each run that nobody gives up in is made pass by pass as well. A difference is
+printed with all that is needed to see it again, and the exit code is 1.
 
 What is enumerated
 ------------------
 edges
-    Between each two nodes none, one at dispatch, or one at completion; up to two nodes also with a delay, and both.
+    Between each two nodes none, one at dispatch, or one at completion; up to two nodes also with a delay.
 plays
     All nodes in one; where they do not hang together also each part in its own, without lanes and with one lane.
 requests
@@ -36,10 +36,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "support")]
 
 from ledgers import columns, naively_observed, observed
 from naive import naive_replay
