@@ -324,7 +324,10 @@ def _loads_of(at: At) -> int:
     loads = 0
     for request in range(len(sim.tickets)):
         copying = int(sim.tickets[request].load)
-        if copying == NONE or sim.hosts[sim.copyings[copying].worker].pool != row:
+        # A seat that nobody has taken yet has a ticket that says nothing.
+        if copying == NONE or sim.copyings[copying].request != request:
+            continue
+        if sim.hosts[sim.copyings[copying].worker].pool != row:
             continue
         part = sim.copyings[copying]
         stride = int(sim.config[sim.workers[part.worker].role].key_stride)

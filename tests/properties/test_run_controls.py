@@ -192,7 +192,8 @@ HANDOFFS = {
     "rejected": (HandoffEvent.SUBMIT, HandoffEvent.FAIL),
     "failed": (HandoffEvent.SUBMIT, HandoffEvent.FAIL),
 }
-ROLE = WorkerSpec(1000, 4)
+# Without seats: the engine is outside, and what it finds of memory is its own business.
+ROLE = WorkerSpec(1000, 4, max_sequences=0)
 AGGREGATED = DeploymentSpec(1, ROLE, 100_000)
 PAIR = DeploymentSpec(1, ROLE, 100_000, DecodeSpec(1, ROLE, TransferSpec(0)))
 PREPARING = ("primer", "warmup", "barrier")
