@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test oldest check bench fuzz watch docs setup running clean
+.PHONY: demo test oldest check bench fuzz exhaustive watch docs setup running clean
 
 # What running needs, and what development needs besides.
 setup: $(VENV)/.developing
@@ -46,13 +46,20 @@ check: setup
 bench: setup
 	$(BIN)/python bench/run.py
 
+# With fresh seeds until the time is over; each round prints its seed, and how to make it again.
+MINUTES ?= 10
 fuzz: setup
-	HYPOTHESIS_PROFILE=deep FUZZ_SECONDS=60 $(BIN)/pytest -n auto tests/properties
+	$(BIN)/python tests/support/hunt.py --minutes $(MINUTES)
+
+# Every small corpus on every small deployment, some minutes.
+exhaustive: setup
+	$(BIN)/python tests/support/small_scope.py
 
 # Interpreted, with every event looked at: its guard holds, and it is a move of the models that are proven.
 watch: setup
-	NUMBA_DISABLE_JIT=1 PLAYPROOF_MONITOR=1 HYPOTHESIS_PROFILE=watched $(BIN)/pytest -n auto tests/properties \
-		--ignore tests/properties/test_interpreted.py --ignore tests/properties/test_monitor.py -k "not seeded_fault"
+	NUMBA_DISABLE_JIT=1 PLAYPROOF_MONITOR=1 HYPOTHESIS_PROFILE=watched $(BIN)/pytest -n auto --dist worksteal -q tests/properties \
+		-m "not unwatched" --ignore tests/properties/test_interpreted.py --ignore tests/properties/test_monitor.py \
+		--ignore tests/properties/test_fuzz_files.py --ignore tests/properties/test_fuzz_sessions.py
 
 docs: setup
 	$(BIN)/python -m playproof.docs

@@ -38,6 +38,7 @@ def check_equal(direct: ProvenGraph, back: ProvenGraph, deployment: pp.Deploymen
     assert results(direct, deployment, load) == results(back, deployment, load)
 
 
+@pytest.mark.unwatched
 @pytest.mark.parametrize("load", [pp.Load(), pp.Load(lanes=3)], ids=["recorded times", "lanes"])
 def test_public_weka_files(data_dir: Path, tmp_path: Path, load: pp.Load) -> None:
     direct = pp.load(data_dir / "weka" / "small")

@@ -114,6 +114,7 @@ def test_macro_steps_change_nothing(graph: Graph, deployment: DeploymentSpec, lo
 TOPOLOGIES = {"aggregated": steady(), "disaggregated": steady_pairs()}
 
 
+@pytest.mark.unwatched
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_seeded_fault_shows(fault: str, topology: str) -> None:

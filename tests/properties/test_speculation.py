@@ -101,6 +101,7 @@ def tokens_a_pass(rates: tuple[float, ...], seed: int, output: int = 60_001) -> 
     return (output - 1) / (int(ledger.passes[0]) - 1)  # the first token is the prefill's
 
 
+@pytest.mark.unwatched
 @pytest.mark.parametrize("rates", [(0.7, 0.5, 0.2), (0.8, 0.6, 0.4), (0.1,), (0.95, 0.95, 0.95, 0.95)])
 def test_the_mean_is_the_sum_of_the_chances(rates: tuple[float, ...]) -> None:
     """A pass gives 1 + r1 + r1·r2 + … tokens in the mean; some 30,000 passes come within one per cent of that."""

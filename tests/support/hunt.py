@@ -27,7 +27,8 @@ SEED_BITS = 32
 def _round(seed: int, until: float | None, options: list[str]) -> subprocess.Popen[bytes]:
     """Start one round of one process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--hypothesis-seed={seed}"]
-    environment = {**os.environ, "HYPOTHESIS_PROFILE": "hunt", SEED: str(seed)}
+    # The fuzzing of files, which is not Hypothesis's, takes the same seed.
+    environment = {**os.environ, "HYPOTHESIS_PROFILE": "hunt", SEED: str(seed), "FUZZ_SEED": str(seed)}
     if until is not None:
         environment[UNTIL] = str(until)
     return subprocess.Popen(
