@@ -521,8 +521,9 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
     schedule_conservativeness : float
         Scales how much of the running requests' remaining output SGLang keeps free when it admits.
     async_scheduling : bool
-        Whether vLLM schedules a pass while the one before it runs, as it does by default; here the default is not to,
-        as in the peer. Neither with host memory nor with speculation.
+        Whether a pass is scheduled while the one before it runs: vLLM's asynchronous scheduling and SGLang's overlap
+        schedule, which both have by default; here the default is not to, as in the peer. Neither with host memory nor
+        with speculation, and not under ``rules="aisimulate"``.
     watermark : float
         Share of the pool that vLLM leaves available when it admits a request beside running ones, 0 to 1.
     long_prefill_token_threshold : int
