@@ -87,11 +87,10 @@ def _decode_behind(sim: Any, worker: int, row: int) -> tuple[int, int]:
     """
     record = sim.workers[worker]
     ending = _ending(sim, worker)
-    if ending > 0:
-        record.full = 0
-        if short(sim, worker):
-            radix.evict(radix.tree_of(sim, worker), record.idle)
-            return 0, 0
+    # The batch is no longer full then; but that is noted when they end, before anybody is looked at again.
+    if ending > 0 and short(sim, worker):
+        radix.evict(radix.tree_of(sim, worker), record.idle)
+        return 0, 0
     if ending == record.running:
         return 0, 0
     sglang.make_room(sim, worker)
