@@ -801,7 +801,7 @@ class _Reader:
             self._told(bandwidth_without_bytes(self.near(f"{path}.bytes_per_token")))
 
     def _schedulers(self, engine: _Engine, path: str) -> None:
-        """Check the settings of vLLM's scheduler that do not go with everything."""
+        """Check the settings of a scheduler that do not go with everything."""
         workers = engine.workers
         for role, worker in (
             ("aggregated", workers.aggregated),

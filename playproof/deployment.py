@@ -72,10 +72,12 @@ MS_PER_S = 1000.0
 
 
 class SchedulerSettings(Protocol):
-    """What has the settings of vLLM's scheduler that do not go with everything: workers, and a section of a file."""
+    """What has the settings of a scheduler that do not go with everything: workers, and a section of a file."""
 
     @property
     def async_scheduling(self) -> bool: ...
+    @property
+    def rules(self) -> str: ...
     @property
     def watermark(self) -> float: ...
     @property
@@ -153,7 +155,7 @@ BESIDE_HOST = {"async_scheduling": False, "watermark": 0.0, "scheduler_reserve_f
 def unusable_scheduling(
     worker: SchedulerSettings, backend: str, place: str, where: Callable[[str], Where], others: Mapping[str, bool]
 ) -> list[Finding]:
-    """Return findings on scheduler settings that exclude what else a vLLM worker has.
+    """Return findings on scheduler settings that exclude what else a worker has.
 
     Parameters
     ----------
@@ -166,10 +168,13 @@ def unusable_scheduling(
     others : mapping of str to bool
         Whether there is "host offload", "speculation", "prefill/decode".
     """
-    if backend != "vllm":
-        return []
+    settings: Mapping[str, bool | float] = BESIDE_HOST
+    if backend == "sglang":
+        # The other settings have no effect there. The other two are refused there, whatever the scheduler does.
+        settings = {"async_scheduling": False}
+        others = {"prefill/decode": others.get("prefill/decode", False), "rules: aisimulate": worker.rules != "sglang"}
     problems = []
-    for name, default in BESIDE_HOST.items():
+    for name, default in settings.items():
         value = getattr(worker, name)
         excluded = others if name == "async_scheduling" else {"host offload": others["host offload"]}
         for other in (other for other, given in excluded.items() if given and value != default):
@@ -408,7 +413,7 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
             rules=Rules[self.rules.upper()],
             ignore_eos=self.ignore_eos,
             host=self._host_spec(),
-            ahead=self.async_scheduling and backend == "vllm",
+            ahead=self.async_scheduling,
             watermark=self.watermark if backend == "vllm" else 0.0,
             long_prefill_tokens=self.long_prefill_token_threshold if backend == "vllm" else 0,
             reserve_full_prompt=self.scheduler_reserve_full_isl or backend != "vllm",
@@ -516,8 +521,9 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
     schedule_conservativeness : float
         Scales how much of the running requests' remaining output SGLang keeps free when it admits.
     async_scheduling : bool
-        Whether vLLM schedules a pass while the one before it runs, as it does by default; here the default is not to,
-        as in the peer. Neither with host memory nor with speculation.
+        Whether a pass is scheduled while the one before it runs: vLLM's asynchronous scheduling and SGLang's overlap
+        schedule, which both have by default; here the default is not to, as in the peer. Neither with host memory nor
+        with speculation, and not under ``rules="aisimulate"``.
     watermark : float
         Share of the pool that vLLM leaves available when it admits a request beside running ones, 0 to 1.
     long_prefill_token_threshold : int

@@ -24,7 +24,7 @@ FOREIGN_SETTINGS = {
     "sglang": (
         "SGLang",
         (
-            *("max_batched_tokens", "async_scheduling", "watermark", "long_prefill_token_threshold"),
+            *("max_batched_tokens", "watermark", "long_prefill_token_threshold"),
             *("scheduler_reserve_full_isl", "prefill_schedule_interval"),
         ),
     ),

@@ -189,6 +189,10 @@ WORKER = np.dtype(
         ("quiet", np.int64, (2,)),  # whether that pass only gives one token to each running request
         ("pass_outcomes", np.int64, (2,)),  # requests that it refused or failed
         ("prefill_begin", np.int64, (2,)),  # `prefill_tokens` before it
+        ("computes", np.int64, (2,)),  # whether it computes anything, and so counts
+        ("prefills", np.int64, (2,)),  # whether it is a prefill pass; SGLang, and so the next two
+        ("cuts", np.int64, (2,)),  # whose prompt it computes in part, or NONE
+        ("opens", np.int64, (2,)),  # whether others are looked at again after it
         ("prepared_duration", np.int64),
         ("prepared_known", np.int64),
         # SGLang

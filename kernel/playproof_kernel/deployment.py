@@ -101,8 +101,8 @@ class WorkerSpec:
     host : HostSpec | None
         Its host memory, or None. vLLM with prefix caching only.
     ahead : bool
-        vLLM's asynchronous scheduling: a pass is scheduled while the one before it runs; see `ahead`. Neither with host
-        memory nor with speculation nor in prefill/decode.
+        vLLM's asynchronous scheduling, or SGLang's overlap schedule: a pass is scheduled while the one before it runs.
+        Neither with host memory nor with speculation nor in prefill/decode; with SGLang's own rules only.
     reserve_full_prompt : bool
         Whether vLLM admits a request only when all tokens that it knows have room, or as soon as those of its first
         pass have.

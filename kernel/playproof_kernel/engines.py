@@ -6,7 +6,7 @@ from typing import Any
 
 from playproof_spec.machines import RequestEvent
 
-from playproof_kernel import offload, passes, queues, router, sglang, sglang_pages, tables, vllm
+from playproof_kernel import offload, passes, queues, router, sglang, sglang_overlap, sglang_pages, tables, vllm
 from playproof_kernel.arrays import NONE, READY, WAITING
 from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, constant
@@ -19,6 +19,11 @@ _ENQUEUE = constant(RequestEvent.ENQUEUE)
 @compiled
 def _is_sglang(sim: Any) -> bool:
     return bool(sim.config[0].backend == _SGLANG)
+
+
+@compiled
+def _overlaps(sim: Any) -> bool:
+    return bool(_is_sglang(sim) and sim.config[0].ahead != 0)
 
 
 @compiled
@@ -43,6 +48,8 @@ def enqueue(sim: Any, worker: int, request: int) -> None:
 @compiled
 def start_pass(sim: Any, worker: int) -> bool:
     """Schedule one pass of an idle worker; False when it would have no effect."""
+    if _overlaps(sim):
+        return sglang_overlap.start_pass(sim, worker)
     if _is_sglang(sim):
         return sglang.start_pass(sim, worker)
     return vllm.start_pass(sim, worker)
@@ -51,7 +58,9 @@ def start_pass(sim: Any, worker: int) -> bool:
 @compiled
 def apply_passes(sim: Any, worker: int, number: int) -> None:
     """End the first `number` passes of the current step of `worker`, which publishes what it did in them."""
-    if _is_sglang(sim):
+    if _overlaps(sim):
+        sglang_overlap.apply_passes(sim, worker, number)
+    elif _is_sglang(sim):
         sglang.apply_passes(sim, worker, number)
     else:
         vllm.apply_passes(sim, worker, number)
@@ -71,9 +80,12 @@ def interrupt(sim: Any, worker: int) -> None:
         return
     following_duration = passes.duration_of(sim, worker, number + 1)
     apply_passes(sim, worker, number)
-    if passes.resume(sim, worker, number, end, following_duration) and not _is_sglang(sim):
-        # What a pass computes shows at once in vLLM's pool; in SGLang's at its end.
-        vllm.go_on(sim, worker)
+    if passes.resume(sim, worker, number, end, following_duration):
+        # What a pass computes shows at once in vLLM's pool; in SGLang's at its end, but for the overlap schedule.
+        if _overlaps(sim):
+            sglang_overlap.go_on(sim, worker)
+        elif not _is_sglang(sim):
+            vllm.go_on(sim, worker)
 
 
 @compiled
@@ -120,7 +132,9 @@ def let_go(sim: Any, worker: int, request: int) -> None:
 @compiled
 def forget(sim: Any, worker: int, request: int) -> None:
     """Let nothing that `worker` is about to do be for `request` any more."""
-    if not _is_sglang(sim):
+    if _overlaps(sim):
+        sglang_overlap.forget(sim, worker, request)
+    elif not _is_sglang(sim):
         vllm.forget(sim, worker, request)
 
 

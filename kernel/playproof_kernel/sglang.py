@@ -45,6 +45,7 @@ from playproof_kernel.sglang_pages import (
     remaining,
     retract,
     short,
+    wants,
 )
 from playproof_kernel.sglang_peer import Block
 from playproof_kernel.transitions import REQUEST_TABLE, advance
@@ -59,7 +60,7 @@ _FIXED = constant(TimingKind.FIXED)
 
 
 @compiled
-def _refuse_too_long(sim: Any, worker: int) -> None:
+def refuse_too_long(sim: Any, worker: int) -> None:
     """Reject every waiting prompt that reaches the context limit; the others keep their order."""
     waiting = sim.queues[worker, WAITING]
     sim.workers[worker].too_long = 0
@@ -78,7 +79,7 @@ def _refuse_too_long(sim: Any, worker: int) -> None:
 @compiled
 def _first_grower(sim: Any, worker: int) -> int:
     i = 0
-    while remaining(sim, sim.running[worker, i]) == 0:
+    while not wants(sim, sim.running[worker, i]):
         i += 1
     return int(sim.running[worker, i])
 
@@ -90,7 +91,7 @@ def _outgrew(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _make_room(sim: Any, worker: int) -> None:
+def make_room(sim: Any, worker: int) -> None:
     """Retract until the pages cover one more token of each running request.
 
     One that is left alone takes the pages of a prompt that waits for its next chunk. If it cannot grow then, and never
@@ -219,7 +220,7 @@ def start_pass(sim: Any, worker: int) -> bool:
     record.stuck = 0
     record.cut = NONE
     if record.too_long > 0:
-        _refuse_too_long(sim, worker)
+        refuse_too_long(sim, worker)
     _seat_ready(sim, worker)
     record.stalled = record.running
     part = sim.part[worker]
@@ -236,7 +237,7 @@ def start_pass(sim: Any, worker: int) -> bool:
     if taken == 0:
         _yield_to_destination(sim, worker)
         if record.running > 0:
-            _make_room(sim, worker)
+            make_room(sim, worker)
         for i in range(record.running):
             request = sim.running[worker, i]
             if remaining(sim, request) > 0 and record.stuck == 0:
@@ -251,7 +252,7 @@ def start_pass(sim: Any, worker: int) -> bool:
     quiet = taken == 0 and record.retracted == 0 and record.stuck == 0 and no_outcome
     quiet = quiet and record.first_duration > 0 and not requests.pending_due(sim, worker)
     if config.macro != 0 and quiet:
-        _plan_macro(sim, worker)
+        plan_macro(sim, worker)
     return True
 
 
@@ -259,7 +260,7 @@ def start_pass(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _ratio_after(config: Any, ratio: float, number: int) -> float:
+def ratio_after(config: Any, ratio: float, number: int) -> float:
     """Return the new-token ratio after `number` decode passes, each rounded as it would be alone."""
     while number > 0 and ratio > config.ratio_least:
         ratio = max(ratio - config.ratio_step, config.ratio_least)
@@ -269,23 +270,25 @@ def _ratio_after(config: Any, ratio: float, number: int) -> float:
 
 
 @compiled
-def _plan_macro(sim: Any, worker: int) -> None:
+def plan_macro(sim: Any, worker: int) -> None:
     """Extend the decode pass just scheduled over as many as the batch allows; writes `macro` and `pass_end`."""
     config = config_of(sim, worker)
     record = sim.workers[worker]
     number = HORIZON_NS // record.first_duration
     for i in range(record.running):
-        number = min(number, remaining(sim, sim.running[worker, i]))
+        # Under the overlap schedule the pass that is prepared goes on as well, with all of them.
+        number = min(number, remaining(sim, sim.running[worker, i]) - config.ahead)
     if config.timing != _FIXED:
         number = min(number, passes.MAX_VARYING_PASSES)
     if number <= 1 or record.blocked == _OTHER:
         return
-    if growth(sim, worker, number) > record.free + record.idle:
+    # There, the place for the second pass has been taken already.
+    if growth(sim, worker, number - config.ahead) > record.free + record.idle:
         # The most passes whose growth the pool covers; growth is monotone in the number of passes.
         low, high = 1, number
         while high - low > 1:
             middle = (low + high) // 2
-            if growth(sim, worker, middle) <= record.free + record.idle:
+            if growth(sim, worker, middle - config.ahead) <= record.free + record.idle:
                 low = middle
             else:
                 high = middle
@@ -350,7 +353,7 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
         if record.running > 0 and record.stuck == 0:
             _decode(sim, worker, number, end)
         if record.retracted == 0:
-            record.ratio = _ratio_after(config_of(sim, worker), record.ratio, number)
+            record.ratio = ratio_after(config_of(sim, worker), record.ratio, number)
     _finish_some(sim, worker, True, first, end)
     if record.prefill != 0 and config_of(sim, worker).whole_batches != 0:
         sglang_own.end_batch(sim, worker)

@@ -32,6 +32,7 @@ from playproof_kernel.sglang_pages import (
     remaining,
     retract,
     short,
+    wants,
 )
 from playproof_kernel.sglang_peer import Block
 
@@ -280,7 +281,7 @@ def make_room(sim: Any, worker: int) -> None:
         radix.evict(tree, record.idle)
         _sort_batch(sim, worker)
         i = record.running - 1
-        while remaining(sim, sim.running[worker, i]) == 0:
+        while not wants(sim, sim.running[worker, i]):
             i -= 1
         request = int(sim.running[worker, i])
         requests.remove_running(sim, worker, request)

@@ -12,7 +12,7 @@ from typing import Any
 from playproof_spec.machines import RequestEvent
 
 from playproof_kernel import passes, queues, radix, requests
-from playproof_kernel.arrays import WAITING
+from playproof_kernel.arrays import NONE, WAITING
 from playproof_kernel.deployment import Role
 from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.requests import config_of, known
@@ -33,6 +33,12 @@ def remaining(sim: Any, request: int) -> int:
 
 
 @compiled
+def wants(sim: Any, request: int) -> bool:
+    """Whether `request` wants a token beyond those that passes in progress owe it, of which overlap alone knows."""
+    return bool(remaining(sim, request) > sim.live[request].owed)
+
+
+@compiled
 def pages_for(sim: Any, tokens: int) -> int:
     """Return the pages that `tokens` tokens take."""
     size = sim.config[0].block_size  # the same in both roles
@@ -43,9 +49,21 @@ def pages_for(sim: Any, tokens: int) -> int:
 
 
 @compiled
+def drop_owed(sim: Any, worker: int, request: int) -> None:
+    """Let no pass that has been scheduled give `request` a token: those are thrown away."""
+    sim.live[request].owed = 0
+    for row in range(2):
+        for i in range(sim.workers[worker].receiving[row]):
+            if sim.receivers[worker, row, i] == request:
+                sim.receivers[worker, row, i] = NONE
+
+
+@compiled
 def let_go(sim: Any, worker: int, request: int) -> None:
     """Take every page from a request that is retracted, failed or canceled; what it had cached stays in the tree."""
     live = sim.live[request]
+    if live.owed > 0:
+        drop_owed(sim, worker, request)
     sim.workers[worker].free += live.table_len - live.filled
     sim.workers[worker].capacity_epoch += 1
     radix.unlock(radix.tree_of(sim, worker), live.leaf)
@@ -57,12 +75,18 @@ def let_go(sim: Any, worker: int, request: int) -> None:
 @compiled
 def cache(sim: Any, worker: int, request: int) -> None:
     """Cache the whole pages of a request that goes on, as far as it has computed, and lock them."""
+    cache_up_to(sim, worker, request, int(sim.live[request].computed))
+
+
+@compiled
+def cache_up_to(sim: Any, worker: int, request: int, tokens: int) -> None:
+    """Cache the whole pages of the first `tokens` tokens of a request that goes on, and lock them."""
     config = config_of(sim, worker)
     if config.caching == 0:
         return
     live = sim.live[request]
     tree = radix.tree_of(sim, worker)
-    pages = live.computed // config.block_size
+    pages = tokens // config.block_size
     leaf = _insert(sim, tree, request, pages)
     radix.lock_below(tree, leaf, live.leaf)
     live.leaf = leaf
@@ -110,7 +134,7 @@ def growth(sim: Any, worker: int, number: int) -> int:
     pages = 0
     for i in range(sim.workers[worker].running):
         request = sim.running[worker, i]
-        if remaining(sim, request) > 0:
+        if wants(sim, request):
             pages += pages_for(sim, sim.live[request].computed + number) - sim.live[request].table_len
     return pages
 
@@ -120,7 +144,7 @@ def growers(sim: Any, worker: int) -> int:
     """Return how many running requests want a token."""
     growers = 0
     for i in range(sim.workers[worker].running):
-        if remaining(sim, sim.running[worker, i]) > 0:
+        if wants(sim, sim.running[worker, i]):
             growers += 1
     return growers
 

@@ -303,8 +303,8 @@ def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: i
             raise ValueError("host memory has rules of admission of its own")
         if role.ahead != 0 and (role.host != 0 or deployment.speculation is not None or decode is not None):
             raise ValueError("asynchronous scheduling excludes host memory, speculation and prefill/decode")
-        if role.ahead != 0 and role.backend != Backend.VLLM:
-            raise ValueError("asynchronous scheduling belongs to vLLM")
+        if role.ahead != 0 and role.backend == Backend.SGLANG and role.whole_batches == 0:
+            raise ValueError("the overlap schedule goes with the rules of SGLang's own")
     return config
 
 
@@ -563,7 +563,12 @@ def _with_larger_trees(sim: Sim) -> Sim:
 def _leave_unfinished(sim: Sim) -> None:
     """Take what the passes in progress began out of the workers' counters: a pass counts when it has ended."""
     busy = sim.workers.pass_end != NONE
-    sim.workers.passes[busy] -= 1 + sim.workers.prepared[busy]
+    ahead = np.array([role.ahead != 0 for role in sim.config for _ in range(role.workers)]) & busy
+    sim.workers.passes[busy & ~ahead] -= 1
+    prepared = sim.workers.prepared[ahead]
+    rows, row = sim.workers.computes[ahead], sim.workers.flight[ahead]
+    sim.workers.passes[ahead] -= np.take_along_axis(rows, row[:, None], 1)[:, 0]
+    sim.workers.passes[ahead] -= prepared * np.take_along_axis(rows, 1 - row[:, None], 1)[:, 0]
     sim.workers.prefill_tokens[busy] = sim.workers.prefill_before[busy]
 
 

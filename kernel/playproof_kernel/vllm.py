@@ -788,6 +788,7 @@ def _prepare(sim: Any, worker: int) -> bool:
         record.passes -= 1
         if outcomes == 0:
             return False
+    record.computes[row] = computes
     record.pass_outcomes[row] = outcomes
     record.prepared_duration = passes.cost(sim, worker, part, decoding, known_tokens)
     record.prepared_known = known_tokens

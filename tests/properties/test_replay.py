@@ -21,6 +21,7 @@ from strategies import (
     hosted_pairs,
     loads,
     optioned_deployments,
+    overlapping_deployments,
     pressed,
     sglang_deployments,
 )
@@ -90,6 +91,23 @@ def test_passes_scheduled_ahead_equal_the_naive_ones_when_clients_give_up(
 ) -> None:
     load = data.draw(canceled(graph, load))
     whole = replayed(graph, deployment, load)
+    assert observed(whole) == naively_observed(naive_replay(graph, deployment, load))
+    assert columns(whole) == columns(replayed(graph, deployment, replace(load, macro_steps=False)))
+
+
+under_overlap = st.tuples(graphs(max_plays=6, max_nodes=8), overlapping_deployments) | pressed(overlap=True)
+
+
+@given(data=st.data(), both=under_overlap, load=loads, stop_ms=st.none() | st.integers(0, 120))
+def test_the_overlap_schedule_equals_the_naive_one_when_clients_give_up(
+    data: st.DataObject, both: tuple[Graph, DeploymentSpec], load: LoadSpec, stop_ms: int | None
+) -> None:
+    graph, deployment = both
+    load = data.draw(canceled(graph, load))
+    if stop_ms is not None:
+        load = replace(load, stop_ns=stop_ms * 1_000_000)
+    whole = replayed(graph, deployment, load)
+    event(f"retracted: {int(whole.preemptions.sum()) > 0}")
     assert observed(whole) == naively_observed(naive_replay(graph, deployment, load))
     assert columns(whole) == columns(replayed(graph, deployment, replace(load, macro_steps=False)))
 

@@ -716,8 +716,12 @@ class NaiveRun:
 
 
 def _new_worker(graph: Graph, deployment: DeploymentSpec, requests: list[Request]) -> NaiveWorker:
+    if deployment.worker.backend is Backend.SGLANG and deployment.worker.ahead:
+        from naive_sglang_overlap import NaiveOverlapWorker  # which builds on this module
+
+        return NaiveOverlapWorker(graph, deployment.worker, deployment.context_length, requests)
     if deployment.worker.backend is Backend.SGLANG:
-        from naive_sglang import NaiveSglangWorker  # which builds on this module
+        from naive_sglang import NaiveSglangWorker  # likewise
 
         return NaiveSglangWorker(graph, deployment.worker, deployment.context_length, requests)
     if deployment.worker.host is not None:

@@ -277,8 +277,9 @@ class NaiveSglangWorker(NaiveWorker):
         self.tree.unlock(self.place.pop(node))
         self.requests[node].computed = 0
 
-    def cache(self, node: int) -> None:
-        full = self.requests[node].computed // self.spec.block_size
+    def cache(self, node: int, tokens: int | None = None) -> None:
+        """Cache the whole pages of the first `tokens` tokens of `node`, of all that it has if None."""
+        full = (self.requests[node].computed if tokens is None else tokens) // self.spec.block_size
         if not self.spec.prefix_caching:
             return
         before = self.place[node]
@@ -563,16 +564,10 @@ class NaiveSglangWorker(NaiveWorker):
 
     def start(self, now: int) -> bool:
         self.fresh, self.prefilled, self.retracted, self.stalls, self.prefill = [], [], False, False, False
-        for node in [node for node in self.waiting if self.prompt(node) >= self.context]:
-            self.waiting.remove(node)
-            self.gone.append((node, "rejected"))
+        self.refuse_too_long()
         if self.promote(now):
             self.prefill_batch(now)
-        length = 0
-        if self.prefilled and self.prefill_part:
-            count = len(self.prefilled)
-            after, before = (sum(pair[i] for pair in self.prefilled) // count for i in (0, 1))
-            length = self.prefill_ns(count * (after - before))
+        length = self.prefill_length()
         if not self.prefill and self.running:
             self.make_room()
             if self.growers() and not self.stalls:
@@ -583,6 +578,19 @@ class NaiveSglangWorker(NaiveWorker):
         self.end_ns = now + length
         self.passes += 1
         return True
+
+    def refuse_too_long(self) -> None:
+        for node in [node for node in self.waiting if self.prompt(node) >= self.context]:
+            self.waiting.remove(node)
+            self.gone.append((node, "rejected"))
+
+    def prefill_length(self) -> int:
+        """How long the prefill part of this pass takes."""
+        if not self.prefilled or not self.prefill_part:
+            return 0
+        count = len(self.prefilled)
+        after, before = (sum(pair[i] for pair in self.prefilled) // count for i in (0, 1))
+        return self.prefill_ns(count * (after - before))
 
     def token(self, node: int, now: int) -> None:
         """Give `node` a token; its KV has a place unless it is the last one, which nothing follows."""
@@ -597,6 +605,18 @@ class NaiveSglangWorker(NaiveWorker):
             self.tree.free -= more
             assert self.tree.free >= 0
 
+    def take_places(self, growers: list[int]) -> None:
+        """Take the place of one more token of each of `growers`, with a page to spare for everybody."""
+        assert isinstance(self.tree, OwnTree)
+        if growers:
+            self.tree.make_free(len(growers))
+        for node in growers:
+            request = self.requests[node]
+            request.computed += 1
+            more = self.ceil_blocks(request.computed) - self.held[node]
+            self.held[node] += more
+            self.tree.take(more)
+
     def own_finish(self, now: int) -> list[tuple[int, str]]:
         """End a pass as SGLang does: one request after another, and the place of a token is taken a pass later."""
         assert isinstance(self.tree, OwnTree)
@@ -606,15 +626,9 @@ class NaiveSglangWorker(NaiveWorker):
         outcomes, self.gone = self.gone, []
         some = list(self.fresh if self.prefill else self.running)
         growers = [] if self.stalls or self.prefill else self.growers()
-        if growers:
-            self.tree.make_free(len(growers))
+        self.take_places(growers)
         for node in growers:
-            request = self.requests[node]
-            request.computed += 1
-            more = self.ceil_blocks(request.computed) - self.held[node]
-            self.held[node] += more
-            self.tree.take(more)
-            request.tokens_ns.append(now)
+            self.requests[node].tokens_ns.append(now)
         for node in [node for node in some if self.limit(node) == 0]:
             self.running.remove(node)
             outcomes.append((node, self.complete(node)))

@@ -87,6 +87,7 @@ def pressure_cases(draw: st.DrawFn, backend: Backend, split: bool) -> Pressed:
     size = draw(st.sampled_from([1, 1, 2, 3, 4, 7]))
     caching = draw(st.sampled_from([True, True, True, False]))
     rules = draw(st.sampled_from(Rules))
+    overlap = backend is Backend.SGLANG and rules is Rules.SGLANG and not split and draw(st.booleans())
     prompt, whole = int(graph.input_length.max()), int((graph.input_length + graph.output_length).max())
 
     def worker(anchors: list[int]) -> WorkerSpec:
@@ -100,6 +101,7 @@ def pressure_cases(draw: st.DrawFn, backend: Backend, split: bool) -> Pressed:
             prefix_caching=caching,
             timing=draw(timings),
             rules=rules,
+            ahead=overlap,
             chunked_prefill_size=draw(st.sampled_from([1, 5, 16, 8192])),
             max_prefill_tokens=draw(st.sampled_from([4, 24, 16384])),
             # The small one admits too much, so that retraction is common.

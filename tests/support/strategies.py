@@ -147,7 +147,21 @@ def optioned_deployments(draw: st.DrawFn, ahead: bool | None = None) -> Deployme
     return replace(drawn, worker=replace(drawn.worker, ahead=is_ahead, **options))
 
 
-sglang_deployments = st.builds(
+@st.composite
+def overlapped(
+    draw: st.DrawFn, drawn: st.SearchStrategy[DeploymentSpec], overlap: bool | None = None
+) -> DeploymentSpec:
+    """Draw from `drawn` SGLang workers, some of them (`overlap`: all, none) under SGLang's overlap schedule."""
+    deployment = draw(drawn)
+    worker = deployment.worker
+    if overlap:
+        worker = replace(worker, rules=Rules.SGLANG)
+    if overlap is None:
+        overlap = worker.rules is Rules.SGLANG and draw(st.booleans())
+    return replace(deployment, worker=replace(worker, ahead=overlap))
+
+
+_sglang_workers = st.builds(
     DeploymentSpec,
     workers=st.integers(1, 2),
     worker=st.builds(
@@ -167,6 +181,9 @@ sglang_deployments = st.builds(
     ),
     context_length=st.sampled_from([8, 20, 1000]),
 )
+
+sglang_deployments = overlapped(_sglang_workers)
+overlapping_deployments = overlapped(_sglang_workers, overlap=True)
 
 speculations = st.builds(
     SpeculationSpec,
@@ -235,8 +252,11 @@ def disaggregated(draw: st.DrawFn, backends: Sequence[Backend] = tuple(Backend),
 
 
 @st.composite
-def pressed(draw: st.DrawFn) -> tuple[Graph, DeploymentSpec]:
-    """Draw short prompts with long outputs that SGLang admits side by side and has no room to finish side by side."""
+def pressed(draw: st.DrawFn, overlap: bool | None = None) -> tuple[Graph, DeploymentSpec]:
+    """Draw short prompts with long outputs that SGLang admits side by side and has no room to finish side by side.
+
+    `overlap` is as in `overlapped`.
+    """
     count = draw(st.integers(2, 8))
     common = draw(st.integers(0, 3))
     drawn = []
@@ -257,7 +277,7 @@ def pressed(draw: st.DrawFn) -> tuple[Graph, DeploymentSpec]:
         rules=draw(st.sampled_from(Rules)),
         ignore_eos=draw(st.booleans()),
     )
-    return sketch(drawn, block_size=1), DeploymentSpec(1, worker, 1000)
+    return sketch(drawn, block_size=1), draw(overlapped(st.just(DeploymentSpec(1, worker, 1000)), overlap))
 
 
 @st.composite

@@ -409,6 +409,19 @@ def test_asynchronous_scheduling_stands_neither_with_speculation_nor_in_two_role
             assert parse_configuration(changed(other, value, PAIR)).deployment.roles[role]
 
 
+def test_the_overlap_schedule_goes_with_sglangs_own_rules_on_aggregated_workers() -> None:
+    own = Deployment(backend="sglang", async_scheduling=True)
+    assert own.to_spec().worker.ahead
+    assert not Deployment(backend="sglang").to_spec().worker.ahead
+    for refused_one in (
+        lambda: Deployment(backend="sglang", async_scheduling=True, rules="aisimulate"),
+        lambda: Disaggregated(backend="sglang", prefill=PrefillRole(async_scheduling=True)),
+    ):
+        with pytest.raises(InvalidDeployment) as caught:
+            refused_one()
+        assert "config-unsupported" in {item.code for item in caught.value.findings.items}
+
+
 HOST_MEMORY = HostOffload(num_host_blocks=4, bytes_per_token=1000, d2h_bandwidth_gbps=1, h2d_bandwidth_gbps=0)
 
 

@@ -143,7 +143,7 @@ def test_an_interval_that_throttles_nothing_is_told() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("async_scheduling", True), ("watermark", 0.1), ("long_prefill_token_threshold", 8)),
+        *(("watermark", 0.1), ("long_prefill_token_threshold", 8)),
         *(("scheduler_reserve_full_isl", False), ("prefill_schedule_interval", 2)),
     ],
 )

@@ -1,0 +1,144 @@
+"""The naive twin of SGLang's overlap schedule: a batch is put together when the one before it starts to run.
+
+Of that one, whose tokens are not known yet, it takes only what is certain: whom it brings to the last token wanted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from naive import Request
+from naive_sglang import NaiveSglangWorker, OwnTree
+from playproof_kernel import Rules, WorkerSpec
+from playproof_spec.graph import Graph
+
+
+@dataclass
+class Batch:
+    """A pass that has been scheduled: its length, whom it gives a token or brings to the end, what it refused."""
+
+    length_ns: int
+    prefill: bool
+    receivers: list[int]
+    gone: list[tuple[int, str]]
+    cut: int | None  # whose prompt goes on after it
+    opens: bool  # whether others are looked at again after it
+    computes: bool
+
+
+class NaiveOverlapWorker(NaiveSglangWorker):
+    """An SGLang worker that schedules a pass while the one before it runs."""
+
+    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
+        assert spec.rules is Rules.SGLANG
+        super().__init__(graph, spec, context, requests)
+        self.flight: Batch | None = None
+        self.next: Batch | None = None
+
+    def has_work(self) -> bool:
+        return super().has_work() or self.next is not None
+
+    def start(self, now: int) -> bool:
+        if self.next is None:
+            self.next = self.schedule(now)
+        if self.next is None:
+            return False
+        self.flight, self.next = self.next, None
+        self.end_ns = now + self.flight.length_ns
+        self.passes += self.flight.computes
+        self.next = self.schedule(now)
+        return True
+
+    # Scheduling
+
+    def in_flight(self) -> list[int]:
+        return [] if self.flight is None else self.flight.receivers
+
+    def ending(self) -> list[int]:
+        """Whom the pass that runs brings to the last token that it wants."""
+        return [node for node in self.in_flight() if self.remaining(node) <= 1]
+
+    def growers(self) -> list[int]:
+        ending = self.ending()
+        return [node for node in self.running if self.limit(node) > 0 and node not in ending]
+
+    def settle_flight(self) -> None:
+        """Let the batch that starts to run join the running one: what it computes of a prompt can be found now."""
+        if self.flight is None or not self.flight.prefill:
+            return
+        if self.flight.cut is not None:
+            self.cache(self.flight.cut)
+        if self.flight.opens:
+            self.full = False
+
+    def schedule(self, now: int) -> Batch | None:
+        self.settle_flight()
+        self.fresh, self.prefilled, self.retracted, self.stalls, self.prefill = [], [], False, False, False
+        self.gone, self.cut = [], None
+        self.refuse_too_long()
+        self.prefill_batch(now)
+        if self.prefill:
+            opens = self.cut is not None or self.ran == 0
+            return Batch(self.prefill_length(), True, self.fresh, self.gone, self.cut, opens, True)
+        decoding = self.decode() if self.running else []
+        if not decoding and not self.gone:
+            return None
+        known = sum(self.known(node) + (node in self.in_flight()) for node in decoding)
+        return Batch(self.decode_ns(known) if decoding else 0, False, decoding, self.gone, None, False, bool(decoding))
+
+    def decode(self) -> list[int]:
+        """Take the places of the tokens of a decode pass, retracting for them; whose they are."""
+        assert isinstance(self.tree, OwnTree)
+        ending, growers = self.ending(), self.growers()
+        if ending:
+            self.full = False
+            if self.growth(growers) > self.tree.available():
+                # What those hold comes free when the pass that runs has ended; nobody is retracted for it.
+                self.tree.evict(self.tree.evictable())
+                return []
+        if not growers:
+            return []
+        self.make_room()
+        growers = [] if self.stalls else self.growers()
+        self.take_places(growers)
+        if growers and not self.retracted:
+            self.ratio = self.decayed()
+        return growers
+
+    def give_up(self, node: int) -> None:
+        super().give_up(node)
+        if self.flight is not None and node in self.flight.receivers:
+            self.flight.receivers.remove(node)  # its token is thrown away
+
+    # The end of a pass
+
+    def finish(self, now: int) -> list[tuple[int, str]]:
+        assert self.flight is not None
+        flight, self.flight, self.end_ns = self.flight, None, None
+        before = len(self.running)
+        self.running = [node for node in self.running if node not in self.canceled]
+        for node, _ in flight.gone:
+            self.assigned.pop(node, None)
+        outcomes = [(node, outcome) for node, outcome in flight.gone if node not in self.canceled]
+        for node in sorted(flight.receivers, key=lambda node: self.limit(node) > 0):
+            if node in self.canceled:
+                continue
+            if self.limit(node) > 0:
+                if flight.prefill and self.remaining(node) > 1:
+                    # The place of its next token may have been taken already, but is not there to be found.
+                    self.cache(node, self.known(node))
+                self.requests[node].tokens_ns.append(now)
+            if self.remaining(node) <= 0:
+                self.running.remove(node)
+                outcomes.append((node, self.complete(node)))
+        if len(self.running) < before:
+            self.full = False
+        return outcomes
+
+    def forget(self, node: int) -> None:
+        for batch in (self.flight, self.next):
+            if batch is not None:
+                batch.receivers = [other for other in batch.receivers if other != node]
+                batch.gone = [(other, outcome) for other, outcome in batch.gone if other != node]
+                batch.cut = None if batch.cut == node else batch.cut
+        super().forget(node)
