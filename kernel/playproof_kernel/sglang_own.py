@@ -121,6 +121,14 @@ def _weigh(sim: Any, worker: int, request: int, held: int, branch: int) -> tuple
 
 
 @compiled
+def _is_spent(sim: Any, worker: int) -> bool:
+    """Whether what the batch has been promised is all that the pool holds."""
+    record = sim.workers[worker]
+    free = _tokens(sim, worker, 0)
+    return bool(free - record.offset <= 0.0 or free - float(record.charged) <= 0.0)
+
+
+@compiled
 def _try(sim: Any, worker: int, request: int, part: Any) -> bool:
     """Look at `request`, the head of the queue, and admit it if it fits; else note whether the batch is full."""
     record = sim.workers[worker]
@@ -145,8 +153,7 @@ def _try(sim: Any, worker: int, request: int, part: Any) -> bool:
     start = held * config_of(sim, worker).block_size
     requests.admit(sim, worker, request, start)
     _commit(sim, worker, request, start, tokens, part)
-    free = _tokens(sim, worker, 0)
-    if free - record.offset <= 0.0 or free - float(record.charged) <= 0.0:
+    if _is_spent(sim, worker):
         record.full = 1
     return True
 
@@ -167,7 +174,9 @@ def prefill_batch(sim: Any, worker: int, part: Any) -> int:
             record.blocked = _OTHER
             return 0
         taken = 1
-    while waiting.head != NONE and record.full == 0 and record.input_left > 0 and record.chunk_left > 0:
+    # That the memory is spent is seen before that the pass is: then the next one is looked at, which fills the batch.
+    spent = taken > 0 and _is_spent(sim, worker)
+    while waiting.head != NONE and record.full == 0 and (spent or (record.input_left > 0 and record.chunk_left > 0)):
         if stalled + taken >= config.max_sequences:
             record.full = 1
             break

@@ -359,7 +359,9 @@ class NaiveSglangWorker(NaiveWorker):
             commit(node, self.requests[node].computed, tokens, reserve)
         elif room <= 0 and queue:
             self.full = True
-        while queue and not self.full and inputs > 0 and left > 0:
+        # SGLang asks for memory before it asks for the pass's budget: without memory it looks at the next one still.
+        spent = bool(batch) and (free() - offset <= 0 or free() - current <= 0)
+        while queue and not self.full and (spent or (inputs > 0 and left > 0)):
             if len(batch) >= room:
                 self.full = True
                 break
