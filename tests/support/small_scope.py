@@ -4,8 +4,9 @@
 
 All graphs of up to three nodes are enumerated, in each way that their edges, plays, requests and arrivals can be
 (below), and replayed on vLLM and SGLang workers, aggregated and prefill/decode, one or two of a role, with pools that
-hold little more than one request. Each run is made once as it is, and once more for every instant at which something
-happens in it, and every instant between two such: at each of them the client of each request in flight gives up.
+hold little more than one request; up to two nodes also with passes that are scheduled ahead. Each run is made once as
+it is, and once more for every instant at which something happens in it, up to two nodes also for an instant between
+every two such: at each of them the client of each request in flight gives up.
 
 Every run is compared with the naive twin (`naive.py` and those beside it), which shares no code with the kernel, and
 asked for what `playproof check` asks. Each run that nobody gives up in is made pass by pass as well. A difference is
@@ -23,7 +24,8 @@ requests
 arrivals
     Roots all at once, and in every order, some passes apart; up to two nodes every node has a floor of its own.
 pools
-    Four and six blocks of four tokens a worker; a ``long`` holds three at its end, an ``over`` five.
+    Four and six blocks of four tokens a worker; a ``long`` holds three at its end, an ``over`` five. Two workers have
+    four with three nodes.
 """
 
 from __future__ import annotations
@@ -148,9 +150,13 @@ def cases(most: int) -> Iterator[Case]:
                         yield Case(requests, edges, floors, play, lanes)
 
 
-def deployments() -> Iterator[tuple[str, DeploymentSpec]]:
-    """Return every deployment with its name."""
-    for backend, split, workers, blocks in itertools.product(Backend, (False, True), (1, 2), (4, 6)):
+def deployments(nodes: int) -> Iterator[tuple[str, DeploymentSpec]]:
+    """Return every deployment for graphs of so many nodes, with its name."""
+    shapes = itertools.product(Backend, ("", "async", "split"), (1, 2), (4, 6))
+    for backend, shape, workers, blocks in shapes:
+        if nodes > 2 and (shape == "async" or (workers > 1 and blocks > 4)):
+            continue
+        split = shape == "split"
         worker = WorkerSpec(
             backend=backend,
             blocks=blocks,
@@ -159,22 +165,24 @@ def deployments() -> Iterator[tuple[str, DeploymentSpec]]:
             max_sequences=2,
             timing=TIMING,
             chunked_prefill_size=8,
+            ahead=shape == "async",
         )
         decode = DecodeSpec(workers, worker, TransferSpec(bytes_per_token=1, bytes_per_second=8_000.0))
-        name = f"{backend.name.lower()}-{workers}{'p' if split else ''}-{blocks}"
+        name = f"{workers} of {backend.name.lower()} {shape} with {blocks}"
         yield name, DeploymentSpec(workers, worker, context_length=64, decode=decode if split else None)
 
 
-def instants(ledger: Ledger) -> list[int]:
-    """Return when something happens in a run, and an instant between every two such."""
+def instants(ledger: Ledger, between: bool) -> list[int]:
+    """Return when something happens in a run, and perhaps an instant between every two such."""
     columns_of_time = (
         *(ledger.dispatched_ns, ledger.first_token_ns, ledger.second_token_ns, ledger.last_token_ns),
         *(ledger.terminal_ns, ledger.admission_at_ns, ledger.source_held_ns, ledger.destination_reserved_ns),
         *(ledger.destination_activated_ns, ledger.source_released_ns),
     )
     known = sorted({int(value) for column in columns_of_time for value in column if value >= 0})
-    between = [(first + second) // 2 for first, second in itertools.pairwise(known)]
-    return sorted({*known, *between})
+    if between:
+        known += [(first + second) // 2 for first, second in itertools.pairwise(known)]
+    return sorted(set(known))
 
 
 class Tally:
@@ -189,7 +197,7 @@ class Tally:
         graph = case.graph()
         proven = prove(graph)
         self.counts["graphs"] += 1
-        for name, deployment in deployments():
+        for name, deployment in deployments(graph.node_count):
             load = LoadSpec(lanes=case.lanes)
             ledger = self._run(case, name, graph, proven, deployment, load)
             if ledger is None:
@@ -198,7 +206,7 @@ class Tally:
             self.counts["runs"] += 1
             if columns(single) != columns(ledger):
                 self._differs(case, name, load, "macro-steps")
-            for at in instants(ledger):
+            for at in instants(ledger, between=graph.node_count < 3):
                 for node in range(graph.node_count):
                     if 0 <= ledger.dispatched_ns[node] <= at <= ledger.terminal_ns[node]:
                         self.counts["given up"] += 1
