@@ -38,7 +38,7 @@ from playproof_kernel.arrays import (
     records,
 )
 from playproof_kernel.blocks import GENERATED
-from playproof_kernel.compiled import CompiledGraph, compile_graph
+from playproof_kernel.compiled import CompiledGraph
 from playproof_kernel.deployment import DeploymentSpec, LoadSpec
 from playproof_kernel.horizon import refuse_past_horizon
 from playproof_kernel.ledger import NEVER, Float64, Int64
@@ -54,6 +54,7 @@ from playproof_kernel.simulate import (
     with_room,
 )
 from playproof_kernel.snapshot import Cut, plan_snapshots
+from playproof_kernel.translation import compile_checked, refuse_wrong_namespaces, refuse_wrong_seats
 
 # Entries of the logs beyond what one round of the loop may need.
 RESULTS_SPARE, PLAYS_SPARE = 1 << 14, 1 << 10
@@ -220,6 +221,7 @@ def _run(sim: Sim, drain: Drain, progress: Callable[[int, int], None] | None) ->
     while True:
         stop = loop.run(sim, SLICE)
         drain.take(sim)
+        refuse_wrong_namespaces(sim)
         if progress is not None:
             progress(*_progress(sim))
         if sim.run[0].no_identity:
@@ -243,8 +245,9 @@ def start_controlled(
         raise ValueError("a controlled run needs lanes and a snapshot seed")
     cuts = plan_snapshots(graph, digest, load.lanes, load.snapshot_seed)
     worker = deployment.worker
-    compiled = compile_graph(
+    compiled = compile_checked(
         graph,
+        digest,
         block_size=worker.block_size,
         blocks=worker.blocks,
         context=deployment.context_length,
@@ -258,6 +261,7 @@ def start_controlled(
         sim.run[0].uncounted = 1
     if load.lanes * compiled.key_span > GENERATED:
         raise ReplayFault("the lanes' namespaces together need more block keys than there are")
+    refuse_wrong_seats(graph, sim, load.speedup)
     phases.start(sim, _kept(graph, cuts, load))
     return sim, cuts
 
@@ -528,6 +532,7 @@ def _joined(parts: list[Any], dtype: np.dtype[Any]) -> Any:
 
 
 def ledger_of_controlled(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Drain) -> ControlledLedger:
+    refuse_wrong_namespaces(sim)
     run, workers = sim.run[0], sim.workers
     gaps = sim.gaps[sim.gaps["count"] > 0]
     gaps = gaps[np.argsort(gaps.value, kind="stable")]

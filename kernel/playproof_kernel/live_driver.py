@@ -19,11 +19,11 @@ from playproof_spec.machines import NodeState, PhaseState, RequestState
 
 from playproof_kernel import controlled, driver, live, loop
 from playproof_kernel.arrays import HEAP, NONE, PLAY, RUN, records
-from playproof_kernel.compiled import compile_graph
 from playproof_kernel.controlled import ControlledLedger, Drain
 from playproof_kernel.deployment import DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_kernel.ledger import Ledger
 from playproof_kernel.simulate import SLICE, ReplayFault, ledger_of, new_sim, with_room
+from playproof_kernel.translation import compile_checked
 
 Int64 = npt.NDArray[np.int64]
 
@@ -119,8 +119,9 @@ class LiveDriver:
             self._sim, self._cuts = controlled.start_controlled(graph, self._digest, deployment, load)
             self._drain = Drain(graph, capture)
         else:
-            compiled = compile_graph(
+            compiled = compile_checked(
                 graph,
+                proven.certificate.graph_digest,
                 block_size=graph.block_size,
                 blocks=1,
                 context=context,

@@ -46,7 +46,7 @@ from playproof_kernel.arrays import (
     records,
 )
 from playproof_kernel.blocks import GENERATED
-from playproof_kernel.compiled import CompiledGraph, compile_graph
+from playproof_kernel.compiled import CompiledGraph
 from playproof_kernel.deployment import (
     MAX_DRAFTS,
     Backend,
@@ -57,21 +57,19 @@ from playproof_kernel.deployment import (
     SpeculationSpec,
     WorkerSpec,
 )
+from playproof_kernel.faults import ReplayFault as ReplayFault
 from playproof_kernel.horizon import passed_horizon, refuse_past_horizon
 from playproof_kernel.host import ORDER_PER_BLOCK
 from playproof_kernel.ledger import HOST_USE, Ledger
 from playproof_kernel.pages import PAGE
 from playproof_kernel.passes import MAX_VARYING_PASSES
+from playproof_kernel.translation import compile_checked
 
 # Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
 SLICE = 100_000
 
 # Numbers of a pool in excess of its blocks are three times as many, but no more than this.
 MAX_SPARE_NUMBERS = 1 << 22
-
-
-class ReplayFault(Exception):
-    """The replay broke a rule of its own, such as a stall. The message names it."""
 
 
 def simulate(
@@ -105,8 +103,9 @@ def simulate(
         raise ValueError("run controls are simulated by simulate_controlled")
     refuse_past_horizon(proven.graph, deployment, load)
     worker = deployment.worker
-    graph = compile_graph(
+    graph = compile_checked(
         proven.graph,
+        proven.certificate.graph_digest,
         block_size=worker.block_size,
         blocks=worker.blocks,
         context=deployment.context_length,

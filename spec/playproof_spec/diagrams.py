@@ -124,7 +124,8 @@ thousands of them, and sees an obligation fail for all but eleven, which change 
   blocks are evicted, and only when fewer are free than are wanted.
 - **M6** A block's identity stands for its namespace and its whole chain of tokens, and two play instances have two
   namespaces under snapshot, warmup and profile. Host memory has a block under its identity alone. So no cache hit, in
-  device or host memory, crosses a recycled play.
+  device or host memory, crosses a recycled play. `playproof machines --prove` runs the kernel's own functions on terms
+  instead of numbers, and M6 shows that they compute what the rule says; every run compares what it gave its instances.
 - **M7** A request finishes only from a seat, is admitted only with room, is rejected or fails only when it cannot go
   on, may be canceled at any time, and holds nothing after its end but the source of a handoff until that is released.
 - **M8** A block of host memory is evicted only when no load reads it, read only when its store has ended, and stored

@@ -12,6 +12,7 @@ from enum import IntEnum
 import networkx as nx
 
 from playproof_spec import models
+from playproof_spec.identity import HOST_KEY_RULE, IDENTITY_RULE, NAMESPACE_RULE, NUMBER_RULE, Computed
 from playproof_spec.machines import GUARDS, MACHINES, HandoffEvent, HandoffState, Machine
 from playproof_spec.obligation import FAILED, NOT_APPLICABLE, PROVEN, UNPROVEN, Obligation, Stopwatch
 from playproof_spec.proofs import Prover
@@ -19,13 +20,15 @@ from playproof_spec.proofs import Prover
 __all__ = ["prove_machines"]
 
 
-def prove_machines(machines: Sequence[Machine] = MACHINES) -> tuple[Obligation, ...]:
+def prove_machines(machines: Sequence[Machine] = MACHINES, computed: Computed | None = None) -> tuple[Obligation, ...]:
     """Try the obligations M1 to M10 on the tables.
 
     Parameters
     ----------
     machines : sequence of Machine
         All tables in force; all but M1, M2 and M6 look for theirs by name and are ``not_applicable`` without.
+    computed : Computed, optional
+        What a kernel computes of cache identities, for M6.
 
     Returns
     -------
@@ -39,7 +42,7 @@ def prove_machines(machines: Sequence[Machine] = MACHINES) -> tuple[Obligation, 
         prove_no_completion_at_prefill(named),
         prove_counters(named),
         prove_blocks(named),
-        prove_identity(),
+        prove_identity(computed=computed),
         prove_requests(named),
         prove_host_blocks(named),
         prove_phases(named),
@@ -328,21 +331,13 @@ def _prove_model(questions: _Questions, model: models.Model) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- M6
 
-# The rules under proof, as terms. A block's identity is interned from the identity before it and its tokens; the first
-# one before is the namespace. Play instance number `ordinal` of lane `lane` has this number as its namespace.
-IDENTITY_RULE = "(step before tokens)"
-NAMESPACE_RULE = "(+ (* ordinal lanes) lane)"
-# Host memory, a worker's own or one for all, has a block under its identity and nothing else.
-HOST_KEY_RULE = "block"
-# As a number: the blocks of a corpus are numbered below `span`, and each namespace has that many numbers of its own.
-NUMBER_RULE = "(+ (* space span) offset)"
-
 
 def prove_identity(
     identity: str = IDENTITY_RULE,
     namespace: str = NAMESPACE_RULE,
     host_key: str = HOST_KEY_RULE,
     number: str = NUMBER_RULE,
+    computed: Computed | None = None,
 ) -> Obligation:
     """M6: equal block identities mean equal namespaces and equal chains, and no two play instances share a namespace.
 
@@ -390,7 +385,13 @@ def prove_identity(
     # The order of the two instances is free, so the first may be the earlier.
     for case in ("(< ordinal ordinal2)", "(and (= ordinal ordinal2) (< lane lane2))"):
         questions.refute("two play instances share a namespace", f"{instances}(assert {case})")
-    how = f"z3: {questions.asked} questions, by induction over the length of a chain, for any number of lanes and plays"
+    if computed is not None:
+        _ask_of_computed(questions, namespace, number, computed)
+    of_what = "of the rules" if computed is None else "of the rules, and of what the kernel's own source computes"
+    how = (
+        f"z3: {questions.asked} questions {of_what}, by induction over the length of a chain, for any number of lanes "
+        "and plays"
+    )
     return _conclude(watch, "M6", title, how, questions.broken, questions.unknown)
 
 
@@ -407,3 +408,21 @@ def _ask_of_numbers(questions: _Questions, number: str) -> None:
     questions.refute("two blocks have one number", f"{blocks}(assert (= space space2))(assert (< offset offset2))")
     # The order of the two is free, so the first may be the smaller.
     questions.refute("blocks of two namespaces have one number", f"{blocks}(assert (< space space2))")
+
+
+def _ask_of_computed(questions: _Questions, namespace: str, number: str, computed: Computed) -> None:
+    """Whether a kernel can compute another namespace, or another key, than the rules say."""
+    names = ("lane", "ordinal", "lanes", "span", "first", "begin", "stride", "block")
+    head = (
+        "".join(f"(declare-const {name} Int)" for name in names)
+        + f"(define-fun number ((space Int) (offset Int)) Int {number})"
+        # The rule speaks of the plays of a corpus too, though only a false one takes them.
+        + f"(declare-const plays Int)(define-fun instance () Int {namespace})"
+        + f"(define-fun space () Int {computed.namespace})"
+    )
+    words = "the kernel's namespace is not the rule's"
+    questions.refute(words, f"{head}(assert (not (= space (number instance 0))))")
+    for key in computed.keys:
+        offset = "(+ first (* (- block begin) stride))"
+        wrong = f"(assert (not (= {key} (number instance {offset}))))"
+        questions.refute("the kernel's key of a block is not the rule's", f"{head}{wrong}")
