@@ -312,6 +312,7 @@ class _Single:
     def __init__(self, whole: _Whole, chosen: Int64) -> None:
         self.whole, self.graph, self.settings = whole, whole.graph, whole.settings
         self.floors_ns, self.target = whole.floors_ns, whole.target
+        self.by_source = np.argsort(self.graph.edge_source)
         self.prompts = [self._prompt(node) for node in chosen.tolist()]
 
     def check_node(self, node: int) -> None:
@@ -353,7 +354,9 @@ class _Single:
         graph = self.graph
         length, output = int(graph.input_length[node]), int(graph.output_length[node])
         mine = graph.hash_ids(node)[: length // graph.block_size]
-        waiting = np.flatnonzero((graph.edge_source == node) & (graph.edge_trigger == Trigger.COMPLETION))
+        begin, end = np.searchsorted(graph.edge_source, (node, node + 1), sorter=self.by_source)
+        outgoing = self.by_source[begin:end]
+        waiting = outgoing[graph.edge_trigger[outgoing] == Trigger.COMPLETION]
         ranks = graph.tie_ranks
         followers = sorted(
             set(self.target[waiting].tolist()),
