@@ -23,6 +23,7 @@ from playproof_kernel import (
     TimingKind,
     TransferSpec,
     WorkerSpec,
+    controlled,
     instances,
     simulate_controlled,
 )
@@ -99,6 +100,7 @@ def found(shared: bool, split: bool, workers: int) -> Found:
 
 def main() -> None:
     instances.namespace = lambda sim, lane, ordinal: 0
+    controlled.refuse_wrong_namespaces = lambda sim: None  # which sees it, as its own test shows
     for each in DEPLOYMENTS:
         result = found(*each)
         print(*each, result.instances, result.first_reused, result.last_restored)
