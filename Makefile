@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test oldest check bench fuzz exhaustive watch docs setup running clean
+.PHONY: demo test oldest check bench fuzz exhaustive watch mutants docs setup running clean
 
 # What running needs, and what development needs besides.
 setup: $(VENV)/.developing
@@ -60,6 +60,10 @@ watch: setup
 	NUMBA_DISABLE_JIT=1 PLAYPROOF_MONITOR=1 HYPOTHESIS_PROFILE=watched $(BIN)/pytest -n auto --dist worksteal -q tests/properties \
 		-m "not unwatched" --ignore tests/properties/test_interpreted.py --ignore tests/properties/test_monitor.py \
 		--ignore tests/properties/test_fuzz_files.py --ignore tests/properties/test_fuzz_sessions.py
+
+# One fault at a time in a copy of the project: the tests named for it must fail. ONLY="kernel-12 spec" tries some.
+mutants: setup
+	$(BIN)/python tests/mutants/mutate.py --jobs 2 $(if $(ONLY),--only $(ONLY))
 
 docs: setup
 	$(BIN)/python -m playproof.docs

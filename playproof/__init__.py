@@ -14,7 +14,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playproof.api import InvalidTrace, Validation, load, replay, replay_online, run, validate
+    from playproof.api import InvalidTrace, Validation, check, load, replay, replay_online, run, validate
+    from playproof.checking import Verdict, check_lines
     from playproof.config import Configuration, read_configuration
     from playproof.deployment import (
         DecodeRole,
@@ -39,7 +40,8 @@ __version__ = version("playproof")
 
 # Where each public name comes from. They are imported when asked for: `playproof --version` should not wait for NumPy.
 _HOMES = {
-    "playproof.api": ("InvalidTrace", "Validation", "load", "replay", "replay_online", "run", "validate"),
+    "playproof.api": ("InvalidTrace", "Validation", "check", "load", "replay", "replay_online", "run", "validate"),
+    "playproof.checking": ("Verdict", "check_lines"),
     "playproof.config": ("Configuration", "read_configuration"),
     "playproof.deployment": (
         "DecodeRole",
@@ -83,6 +85,9 @@ __all__ = [
     "Trajectories",
     "Transfer",
     "Validation",
+    "Verdict",
+    "check",
+    "check_lines",
     "load",
     "read_configuration",
     "replay",

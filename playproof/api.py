@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from playproof_spec.graph import Graph
     from playproof_spec.obligation import Obligation
 
+    from playproof.checking import Verdict
     from playproof.online.report import OnlineControlledReport, OnlineReport
 
 # Where the settings that only a trace can prove wrong stand for who sets them in Python.
@@ -385,6 +386,56 @@ def replay_online(
         places,
         per_request=per_request,
         progress=progress,
+    )
+
+
+def check(path: str | Path, trace: ProvenGraph, configuration: str | Path | Configuration | None = None) -> Verdict:
+    """Check a run that was written to files, with the independent checker (docs/checking.md).
+
+    Parameters
+    ----------
+    path : path
+        The report.json or the requests.jsonl of the run, or their folder; the other one is looked for beside it.
+    trace : ProvenGraph
+        The trace of the run.
+    configuration : path or Configuration, optional
+        The configuration of the run: what the report says of its deployment and load is compared with it. Without, the
+        report's own are taken.
+
+    Raises
+    ------
+    InvalidDeployment
+        When the configuration cannot be used.
+    OSError
+        When a file cannot be read.
+    """
+    from playproof_spec.digest import graph_digest
+
+    from playproof.checking.files import check_files
+
+    if configuration is not None and not isinstance(configuration, Configuration):
+        configuration = read_configuration(configuration)
+    certificate, graph = trace.certificate, trace.graph
+    load = configuration.load if configuration is not None else None
+    digests = {
+        "input": str(graph.facts.get("input_digest", graph.source.digest)),
+        "graph": certificate.graph_digest,
+        "tables": certificate.tables_digest,
+    }
+
+    def replayed(seed: object, speedup: float) -> str:
+        """Return the graph's digest in a run: at its speed, and of a snapshot with its floors as they are."""
+        if seed is not None:
+            return graph_digest(graph, shift_floors=False)
+        return certificate.graph_digest if speedup == 1.0 else graph_digest(graph, speedup=speedup)
+
+    return check_files(
+        Path(path),
+        graph,
+        deployment=configuration.deployment if configuration is not None else None,
+        load=load,
+        digests=digests,
+        replayed=replayed,
     )
 
 

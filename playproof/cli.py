@@ -1,4 +1,4 @@
-"""The command line: validate, lower, inspect, replay, serve, warm, machines.
+"""The command line: validate, lower, inspect, replay, check, serve, warm, machines.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 proven (or done), 1 findings of severity
 error, 2 usage or an unreadable file, 70 a fault of ours, 130 interrupted with partial results.
@@ -30,6 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 
 from playproof import api
+from playproof.checking.verdict import CHECK_SCHEMA
 from playproof.config import (
     DEFAULT_CONFIGURATION,
     READERS,
@@ -47,11 +48,13 @@ from playproof.render import (
     escaped,
     escaped_json,
     print_certificate,
+    print_check,
     print_findings,
     print_graph,
     print_inspection,
     print_obligations,
     print_report,
+    print_rules,
     print_verdict,
 )
 from playproof.report import Report
@@ -60,6 +63,8 @@ from playproof.sarif import to_sarif
 if TYPE_CHECKING:
     from playproof_native.modes import Setting
     from playproof_spec.certificate import ProvenGraph
+
+    from playproof.checking import Verdict
 
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
@@ -105,6 +110,11 @@ class Output(StrEnum):
     text = "text"
     json = "json"
     sarif = "sarif"
+
+
+class CheckOutput(StrEnum):
+    text = "text"
+    json = "json"
 
 
 class View(StrEnum):
@@ -380,6 +390,9 @@ def replay(
     settings: SetOption = None,
     out_folder: Annotated[Path | None, typer.Option("--out", help="Folder for report.json.")] = None,
     per_request: Annotated[bool, typer.Option("--per-request", help="Also write requests.jsonl.")] = False,
+    check_run: Annotated[
+        bool, typer.Option("--check", help="Check the run with the independent checker; the report has its verdict.")
+    ] = False,
     skip_bad: SkipBadOption = False,
     exclude: ExcludeOption = None,
     follow_links: FollowOption = False,
@@ -420,7 +433,9 @@ def replay(
     if out_folder is not None:
         out_folder.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is told before a long replay
     with _replay_progress() as progress:
-        report = _replayed(result.proven, configuration, options, per_request, progress, _setting(compile))
+        captured = per_request or check_run
+        report = _replayed(result.proven, configuration, options, captured, progress, _setting(compile))
+    verdict = _checked(report) if check_run else None
     if report.findings.warnings and not as_json:
         codes = sorted({item.code for item in report.findings.items if item.severity is Severity.WARNING})
         counts = ", ".join(f"{code} ×{report.findings.counts[code]}" for code in codes)
@@ -431,14 +446,70 @@ def replay(
         _print_text(escaped_json(report.to_json().decode()))
     else:
         print_report(out, report.to_dict())
+        if verdict is not None:
+            print_check(out, verdict)
         for path in written:
             out.print(f"written {path}", markup=False)
+    if verdict is not None and not verdict.ok:
+        print_findings(err, verdict.findings)
+        raise typer.Exit(EXIT_FINDINGS)
     if not report.valid:
         reason = report.to_dict()["agentic_phases"]["failure_reason"]
         err.print(f"the run is invalid: {reason}; agentic_phases has the evidence", markup=False)
         raise typer.Exit(EXIT_FINDINGS)
     if getattr(report, "interrupted", False):
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _checked(report: Report) -> Verdict:
+    with _patience("checking"):
+        return report.check()
+
+
+@app.command()
+def check(
+    path: Annotated[Path, typer.Argument(help="A run's report.json or requests.jsonl, or the folder of both.")],
+    traces: Annotated[
+        list[Path] | None, typer.Option("--trace", help="The run's traces; repeatable [default: the configuration's].")
+    ] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    format: FormatOption = None,
+    nested_timestamp_basis: BasisOption = None,
+    subagent_marker: MarkerOption = None,
+    block_size: BlockSizeOption = None,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
+    output: Annotated[CheckOutput, typer.Option(help="What to print.")] = CheckOutput.text,
+    compile: CompileOption = None,
+) -> None:
+    """Check that a run's files are what its trace, its settings and the rules make of them."""
+    configured = config is not None or bool(settings)
+    configuration = _configuration(config, settings or []) if configured else None
+    chosen = traces or (list(configuration.paths) if configuration is not None else [])
+    if not chosen:
+        raise typer.BadParameter("name the traces of the run", param_hint="--trace")
+    reading = _reading(configuration, format, nested_timestamp_basis, subagent_marker, block_size)
+    _select(reading, skip_bad, exclude, follow_links)
+    with _patience("reading and proving"):
+        result = api.validate(chosen, **reading, compile=_setting(compile))
+    if result.proven is None:
+        print_findings(err, result.findings)
+        print_verdict(err, result.findings)
+        raise typer.Exit(_refusal(result.findings))
+    with _patience("checking"):
+        verdict = api.check(path, result.proven, configuration)
+    if output is CheckOutput.json:
+        findings = [msgspec.to_builtins(item) for item in verdict.findings.items]
+        counts = verdict.findings.counts
+        _print_json({"schema": CHECK_SCHEMA, **verdict.summary(), "counts": counts, "findings": findings})
+    else:
+        print_findings(out, verdict.findings)
+        print_rules(out, verdict)
+        print_check(out, verdict)
+    if not verdict.ok:
+        raise typer.Exit(EXIT_FINDINGS)
 
 
 def _online_options(

@@ -19,6 +19,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from playproof_spec.certificate import Certificate
 
+    from playproof.checking import Verdict
+
 # Findings of one code that are printed whole; the rest are counted (`--output json` has more of them).
 SHOWN_PER_CODE = 5
 # Longer latencies are printed in seconds.
@@ -170,6 +172,29 @@ def print_obligations(console: Console, obligations: Iterable[Obligation]) -> No
         console.print(
             Text.assemble(f"  {obligation.code} {obligation.title}: ", verdict, (f" ({obligation.how})", "dim"))
         )
+
+
+def print_rules(console: Console, verdict: Verdict) -> None:
+    """Print each rule of a check with what came of it."""
+    width = max(len(rule.code) for rule in verdict.rules)
+    for rule in verdict.rules:
+        style = {"held": "green", "violated": "bold red"}.get(rule.verdict, "dim")
+        came = rule.verdict.replace("_", " ")
+        if rule.facts:
+            came += f", {counted(rule.facts, 'fact')}" + (f", {rule.broken:,} broken" if rule.broken else "")
+        why = f" ({rule.why_not})" if rule.why_not else ""
+        console.print(Text.assemble(f"  {rule.code:<{width}} {rule.says}: ", (came, style), (why, "dim")))
+
+
+def print_check(console: Console, verdict: Verdict) -> None:
+    """Print the verdict of a check in a line."""
+    held = sum(rule.verdict == "held" for rule in verdict.rules)
+    broken = sum(rule.broken > 0 for rule in verdict.rules)
+    rest = len(verdict.rules) - held - broken
+    word, style = ("passed", "bold green") if verdict.ok else ("violated", "bold red")
+    counts = f"{counted(held, 'rule')} held, {broken} broken, {rest} not applicable; {counted(verdict.facts, 'fact')}"
+    lines = f"{counted(verdict.lines, 'line')} of a {verdict.kind}"
+    console.print(Text.assemble("check ", (word, style), f": {lines}: {counts}"))
 
 
 def print_verdict(console: Console, findings: Findings, verdict: str = "not proven") -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from playproof_kernel.ledger import Ledger
     from playproof_spec.certificate import ProvenGraph
 
+    from playproof.checking import Verdict
+
 REPORT_SCHEMA = "playproof.report.v1"
 MS_PER_S = 1000.0
 # Lines of requests.jsonl that are encoded together.
@@ -126,6 +128,10 @@ class Report:
     trajectories : Trajectories
     findings : Findings
         Warnings and notes on the trace and on what the deployment makes of it.
+    verdict : Verdict or None
+        What :meth:`check` found.
+    requests_digest : str or None
+        The BLAKE3 of the lines, once they were written or checked.
     """
 
     def __init__(
@@ -149,6 +155,8 @@ class Report:
         for item in proven.findings:
             self.findings.add(item)
         self.findings.extend(findings or Findings())
+        self.verdict: Verdict | None = None
+        self.requests_digest: str | None = None
 
     @property
     def valid(self) -> bool:
@@ -199,6 +207,28 @@ class Report:
     def _lines(self) -> Iterator[dict[str, Any]]:
         return self._columns.dicts()
 
+    def check(self) -> Verdict:
+        """Check the lines and figures with the independent checker, and put its verdict into the certificate.
+
+        Returns
+        -------
+        Verdict
+
+        Raises
+        ------
+        ValueError
+            When the replay ran with ``per_request=False``.
+        """
+        from playproof.checking import check_lines
+
+        hasher = blake3()
+        chunks = list(_hashed(_encoded(self.request_dicts()), hasher))
+        self.requests_digest = hasher.hexdigest()
+        document = msgspec.json.decode(msgspec.json.encode(self.to_dict()))
+        graph = self.proven.graph
+        self.verdict = check_lines(graph, chunks, document, document["deployment"], document["load"])
+        return self.verdict
+
     def to_dict(self) -> dict[str, Any]:
         """Return report.json as JSON values."""
         return {
@@ -230,10 +260,13 @@ class Report:
         """
         folder = Path(folder)
         written = [folder / "report.json"]
-        write_whole(written[0], [self.to_json()])
         if per_request:
             written.append(folder / "requests.jsonl")
-            write_whole(written[1], _lines(self.request_dicts()))
+            hasher = blake3()
+            write_whole(written[1], _hashed(_encoded(self.request_dicts()), hasher))
+            # The report names the lines that lie beside it.
+            self.requests_digest = hasher.hexdigest()
+        write_whole(written[0], [self.to_json()])
         return written
 
     # Sections of to_dict ---------------------------------------------------------------------------------------------
@@ -360,9 +393,17 @@ class Report:
                 "tables": certificate.tables_digest,
                 "configuration": configuration_digest(self.deployment, self.load),
                 "ledger": ledger_digest(self.ledger),
+                "requests": self.requests_digest,
             },
-            "certificate": certificate.to_dict(),
+            "certificate": {**certificate.to_dict(), "run": self._run_certificate()},
         }
+
+    def _run_certificate(self) -> dict[str, Any] | None:
+        """Return what the checker said of this run, None where it was not asked."""
+        if self.verdict is None:
+            return None
+        digests = {"ledger_digest": ledger_digest(self.ledger), "requests_digest": self.requests_digest}
+        return {**self.verdict.summary(), **digests}
 
     @property
     def ordinary(self) -> bool:
@@ -554,7 +595,15 @@ def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _lines(rows: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+def _encoded(rows: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+    """Yield rows as lines, many at a time."""
     encoder = msgspec.json.Encoder()
     while chunk := list(islice(rows, LINES_PER_CHUNK)):
         yield encoder.encode_lines(chunk)
+
+
+def _hashed(chunks: Iterator[bytes], hasher: Any) -> Iterator[bytes]:
+    """Yield pieces of a file, and hash them."""
+    for chunk in chunks:
+        hasher.update(chunk)
+        yield chunk

@@ -48,6 +48,15 @@ settings.register_profile(
     database=DirectoryBasedExampleDatabase(os.environ.get("PLAYPROOF_EXAMPLES", ROOT / ".hypothesis" / "examples")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+# `mutants` tries what `ci` tries, and does not look for the least example with which a test fails.
+settings.register_profile(
+    "mutants",
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 if os.environ.get("PLAYPROOF_MONITOR"):

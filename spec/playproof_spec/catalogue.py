@@ -6,28 +6,10 @@ thing first (`edge-dangling`, `hash-count`), and never changes once released, si
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from playproof_spec.kinds import Kind, Severity
+from playproof_spec.run_kinds import CHECKING
 
-
-class Severity(Enum):
-    """Errors stop a replay; warnings are told and counted; notes say what a reader decided."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    NOTE = "note"
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What the catalogue says of one code."""
-
-    code: str
-    severity: Severity
-    title: str
-    because: str
-    hint: str
-    example: str
+__all__ = ["CATALOGUE", "SECTIONS", "Kind", "Severity", "declare"]
 
 
 def _kinds(section: str, *kinds: Kind) -> tuple[str, tuple[Kind, ...]]:
@@ -35,7 +17,7 @@ def _kinds(section: str, *kinds: Kind) -> tuple[str, tuple[Kind, ...]]:
 
 
 # Sections: reading (files and bytes), format (rows and fields), graph (obligations on the graph), deployment
-# (configuration). Each room adds to its own.
+# (configuration), and the rules of a run (`run_kinds`). Each room adds to its own.
 READING = _kinds(
     "Reading files",
     Kind(
@@ -1040,7 +1022,7 @@ DEPLOYMENT = _kinds(
     ),
 )
 
-SECTIONS: list[tuple[str, tuple[Kind, ...]]] = [READING, FORMAT, GRAPH, DEPLOYMENT]
+SECTIONS: list[tuple[str, tuple[Kind, ...]]] = [READING, FORMAT, GRAPH, DEPLOYMENT, ("Checking a run", CHECKING)]
 CATALOGUE: dict[str, Kind] = {kind.code: kind for _, kinds in SECTIONS for kind in kinds}
 
 

@@ -101,3 +101,11 @@ def test_runs_are_as_long_as_they_can_be(drawn: list[tuple[list[int], int]], tra
         assert all(run.count > 0 for run in mine)
         for one, following in pairwise(mine):
             assert int(following.first) != int(one.first) + int(one.count) * stride
+
+
+def test_one_hash_id_behind_many_prefixes_is_many_blocks() -> None:
+    # So many that places of the table are shared.
+    drawn = [([number, 7], 0) for number in range(100, 1100)]
+    graph, _ = graph_of(drawn, 1)
+    behind = [keys[1] for keys in keys_of(graph, 1)]
+    assert len(set(behind)) == len(drawn)

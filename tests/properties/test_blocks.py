@@ -220,3 +220,40 @@ class PoolBesideNaive(RuleBasedStateMachine):
 
 TestPoolBesideNaive = PoolBesideNaive.TestCase
 TestPoolBesideNaive.settings = settings(stateful_step_count=60)
+
+
+def filled(pool: Pool, key: int) -> int:
+    """Cache one more copy under `key`, in use; return it."""
+    table = table_of([0])
+    allocate(pool, table, BEGIN, 1)
+    fill(pool, table, BEGIN, 1, key, 1)
+    return entries_of(table)[0]
+
+
+def test_the_copies_of_a_key_are_found_one_after_the_other() -> None:
+    pool = new_pool(5, False)
+    copies = [filled(pool, 7) for _ in range(4)]
+    for number, copy in enumerate(copies):
+        found = np.full(1, UNTOUCHED, np.int64)
+        assert find(pool, found, 0, 7, 1, 1) == 1
+        # The one that was cached first of those that are left; it goes, and the next one is the first.
+        assert int(found[0]) == copy
+        release(pool, table_of([copy]), BEGIN, 1)
+        table = table_of([0] * (2 + number))
+        allocate(pool, table, BEGIN, 2 + number)
+        assert find(pool, found, 0, 7, 1, 1) == (number < 3)
+        release(pool, table, BEGIN, 2 + number)
+
+
+def test_an_idle_block_keeps_its_place_however_often_others_are_used() -> None:
+    pool = new_pool(2, False)
+    old, used = filled(pool, 0), filled(pool, 1)
+    release(pool, table_of([old]), BEGIN, 1)
+    release(pool, table_of([used]), BEGIN, 1)
+    for _ in range(5 * len(pool.order)):
+        table = table_of([0])
+        assert take(pool, table, BEGIN, 1, 1, 1) == 1
+        release(pool, table, BEGIN, 1)
+        at, passed, copy = next_idle(pool, int(pool.worker[0].oldest), 0, 0)
+        assert copy == old
+        assert next_idle(pool, at, passed, copy)[2] == used

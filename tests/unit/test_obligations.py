@@ -536,6 +536,17 @@ def test_g2_names_the_shortest_circle_edge_by_edge() -> None:
     assert second.where.ids == ("x", "y")
 
 
+def test_g2_finds_the_shortest_circle_wherever_it_lies() -> None:
+    # From a the shortest way round has three edges; b and c wait for each other.
+    rows = [
+        {"request_id": "a", "dependencies": ["c"]},
+        {"request_id": "b", "dependencies": ["a", "c"]},
+        {"request_id": "c", "dependencies": ["b"]},
+    ]
+    (cycle,) = (item for item in verdicts(sketch(rows))[1].items if item.code == "cycle")
+    assert cycle.message.startswith("the shortest circle has 2 edges: b —")
+
+
 def test_g2_is_bounded_on_a_giant_circle() -> None:
     size = 20_000
     circle = sketch([{"request_id": f"n{k}", "dependencies": [f"n{(k - 1) % size}"]} for k in range(size)])

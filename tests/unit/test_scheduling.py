@@ -86,3 +86,15 @@ def test_a_pass_that_preempted_admits_nobody() -> None:
     rows = [{"request_id": name, "input_length": 16, "output_length": 4, "hash_ids": [1, 2, 3, 4]} for name in "ab"]
     history = replayed(rows, blocks=6)["b"]["admission_history"]
     assert [(each["at_ms"], each["reused_input_tokens"]) for each in history] == [(0.0, 12), (11.0, 16)]
+
+
+def test_a_lane_waits_for_all_that_its_failed_play_has_in_flight() -> None:
+    # `bad` reaches the context and is refused at once; `long` has its last token at 12 ms, and the lane goes on then.
+    rows: list[dict[str, Any]] = [
+        {"request_id": "bad", "play_id": "p0", "input_length": 40, "hash_ids": list(range(10))},
+        {"request_id": "long", "play_id": "p0", "output_length": 3},
+        {"request_id": "next", "play_id": "p1"},
+    ]
+    lines = replayed(rows, lanes=1, blocks=100, context_length=40)
+    assert {name: line["dispatched_at_ms"] for name, line in lines.items()} == {"bad": 0.0, "long": 0.0, "next": 12.0}
+    assert lines["long"]["terminal_status"] == "completed"

@@ -1,0 +1,327 @@
+"""Source mutants: put one fault at a time into a copy of the project, and see whether the tests named for it fail.
+
+    python tests/mutants/mutate.py [--only NAME …] [--missing] [--jobs N] [--timeout S] [--minutes M] [--check]
+
+Each fault of `source_faults` is put into a copy of the tracked files, never into the project itself, and the tests that
+it names run there, interpreted, up to the first failure. A fault is *killed* when a test fails, *timed out* when the
+tests take several times as long as without it, *broken* when the copy cannot even be imported, which counts as killed
+too, and a *survivor* when all pass. Before, the same tests must pass without a fault. Results go to `results.json`, and
+as a table to `results.md`; those of faults that were not tried this time stay. `--check` says only whether what is
+written there is complete and good enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+
+from source_faults import FAULTS, Fault  # noqa: E402
+
+RESULTS, TABLE = HERE / "results.json", HERE / "results.md"
+ROOMS = ("", "native", "spec", "lowering", "kernel")
+# Of the faults that some test could tell.
+LEAST_KILLED = 0.95
+# Seconds of the processor, which other work on the machine does not lengthen: a fault may make tests slower without
+# being one that hangs.
+TIMEOUT_FACTOR, TIMEOUT_LEAST_S = 8.0, 30.0
+PLAIN_LIMIT_S = 600.0
+WALL_FACTOR = 60.0
+# A shell that runs a command under a limit, and then tells what it took.
+UNDER_A_LIMIT = 'ulimit -t "$1"; shift; "$@"; code=$?; times; exit $code'
+TIMES = re.compile(r"(\d+)m(\d+[.,]?\d*)s")
+# As a shell tells that a command was ended by the limit, or killed a moment later.
+OUT_OF_TIME = (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
+KILLED, TIMED_OUT, BROKEN, SURVIVED = "killed", "timed out", "broken", "survived"
+SEEN = (KILLED, TIMED_OUT, BROKEN)
+RUNNING: set[subprocess.Popen[str]] = set()
+FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one run of tests."""
+
+    verdict: str
+    seconds: float
+    by: str
+    said: str
+
+
+def stop_tests(number: int, _: object) -> None:
+    """Let no tests go on when this process is told to end."""
+    for process in tuple(RUNNING):
+        os.killpg(process.pid, signal.SIGKILL)
+    os._exit(128 + number)
+
+
+def copy_of_the_project(folder: Path) -> None:
+    """Copy the files that git tracks, or knows to be new, as they are now."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in listed.stdout.decode().split("\0"):
+        source = ROOT / name
+        if name and source.is_file():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+
+
+def run_tests(copy: Path, fault: Fault, limit_s: float) -> Outcome:
+    """Run the tests that `fault` names in `copy` as it is, for so many seconds of the processor."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(copy / room) for room in ROOMS),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PLAYPROOF_CACHE_DIR": str(copy / ".code"),
+        # Compiling the kernel anew for each fault would take a minute; interpreted it gives the same ledgers.
+        "NUMBA_DISABLE_JIT": "1",
+        "HYPOTHESIS_PROFILE": fault.profile,
+    }
+    # What tests say of public traces must not decide: not everyone has them.
+    for name in ("PLAYPROOF_DATA", "PLAYPROOF_REFERENCE", "PLAYPROOF_COMPILE", "PLAYPROOF_MONITOR"):
+        environment.pop(name, None)
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    started = time.monotonic()
+    process = subprocess.Popen(
+        ["sh", "-c", UNDER_A_LIMIT, "sh", str(max(int(limit_s), 1)), *command, *fault.tests],
+        cwd=copy,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+        errors="replace",
+    )
+    RUNNING.add(process)
+    try:
+        # Tests that wait for something take no time of the processor.
+        said, _ = process.communicate(timeout=WALL_FACTOR * limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate()
+        return Outcome(TIMED_OUT, time.monotonic() - started, "", said)
+    finally:
+        RUNNING.discard(process)
+    took = TIMES.findall(said)
+    seconds = sum(60.0 * float(minutes) + float(rest) for minutes, rest in took[-2:])
+    code = process.returncode
+    verdict = TIMED_OUT if code in OUT_OF_TIME else {0: SURVIVED, 1: KILLED}.get(code, BROKEN)
+    failed = FAILED_TEST.search(said)
+    return Outcome(verdict, seconds, failed.group(1) if failed else "", said)
+
+
+class Runner:
+    """Takes faults off a queue, one copy of the project a worker."""
+
+    def __init__(self, faults: list[Fault], jobs: int, timeout_s: float | None, until: float) -> None:
+        self.faults: queue.SimpleQueue[Fault] = queue.SimpleQueue()
+        # Faults with the same tests one after the other, since these run once without a fault.
+        for fault in sorted(faults, key=lambda fault: (fault.tests, fault.profile, fault.name)):
+            self.faults.put(fault)
+        self.jobs, self.timeout_s, self.until = jobs, timeout_s, until
+        self.plain: dict[tuple[Any, ...], Outcome] = {}
+        self.lock = threading.Lock()
+        self.results: dict[str, dict[str, Any]] = {}
+        self.wrong: list[str] = []
+
+    def run(self) -> None:
+        """Try all, or as many as there is time for."""
+        with tempfile.TemporaryDirectory(prefix="mutants") as scratch:
+            threads = []
+            for number in range(self.jobs):
+                copy = Path(scratch) / str(number)
+                copy_of_the_project(copy)
+                threads.append(threading.Thread(target=self._work, args=(copy,)))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    def _work(self, copy: Path) -> None:
+        while time.monotonic() < self.until:
+            try:
+                fault = self.faults.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                self._try(copy, fault)
+            except Exception as error:
+                self.wrong.append(f"{fault.name}: {error!r}")
+
+    def _try(self, copy: Path, fault: Fault) -> None:
+        file = copy / fault.file
+        whole = file.read_text("utf-8")
+        if whole.count(fault.text) != 1:
+            self.wrong.append(f"{fault.name}: its text occurs {whole.count(fault.text)} times in {fault.file}")
+            return
+        plain = self._without_fault(copy, fault)
+        if plain.verdict != SURVIVED:
+            self.wrong.append(f"{fault.name}: its tests fail without it ({plain.verdict} {plain.by})\n{plain.said}")
+            return
+        limit = self.timeout_s or max(TIMEOUT_LEAST_S, TIMEOUT_FACTOR * plain.seconds)
+        try:
+            file.write_text(whole.replace(fault.text, fault.instead), "utf-8")
+            outcome = run_tests(copy, fault, limit)
+        finally:
+            file.write_text(whole, "utf-8")
+        with self.lock:
+            self.results[fault.name] = {
+                "fingerprint": fault.fingerprint,
+                "verdict": outcome.verdict,
+                "by": outcome.by,
+            }
+            # At once, so that nothing is lost when the rest is not waited for.
+            write(read_results() | self.results)
+            mark = "" if (outcome.verdict in SEEN) != bool(fault.equivalent) else "   <---"
+            print(f"{fault.name:14} {outcome.verdict:9} {outcome.seconds:6.1f} s  {outcome.by}{mark}", flush=True)
+            if outcome.verdict == BROKEN:
+                print("\n".join(outcome.said.splitlines()[-6:]), flush=True)
+
+    def _without_fault(self, copy: Path, fault: Fault) -> Outcome:
+        key = (fault.tests, fault.profile)
+        with self.lock:
+            known = self.plain.get(key)
+        if known is None:
+            known = run_tests(copy, fault, PLAIN_LIMIT_S)
+            with self.lock:
+                self.plain[key] = known
+        return known
+
+
+def read_results() -> dict[str, dict[str, Any]]:
+    """Return what is written of faults as they are now."""
+    if not RESULTS.exists():
+        return {}
+    held = json.loads(RESULTS.read_text("utf-8"))["faults"]
+    current = {fault.name: fault.fingerprint for fault in FAULTS}
+    return {name: row for name, row in held.items() if current.get(name) == row["fingerprint"]}
+
+
+def score(results: dict[str, dict[str, Any]]) -> tuple[int, int]:
+    """Return how many faults are seen, and how many could be; a fault that was not tried is not seen."""
+    possible = [fault for fault in FAULTS if not fault.equivalent]
+    return sum(results.get(fault.name, {}).get("verdict") in SEEN for fault in possible), len(possible)
+
+
+def problems(results: dict[str, dict[str, Any]]) -> list[str]:
+    """Return what is wrong with written results: faults not tried, a score too low, an equivalent that is seen."""
+    found = [f"{fault.name} was not tried as it is now" for fault in FAULTS if fault.name not in results]
+    killed, possible = score(results)
+    if killed < LEAST_KILLED * possible:
+        found.append(f"{killed} of {possible} faults are seen, which is less than {LEAST_KILLED:.0%}")
+    for fault in FAULTS:
+        if fault.equivalent and results.get(fault.name, {}).get("verdict") in SEEN:
+            found.append(f"{fault.name} is said to be equivalent, but {results[fault.name]['by'] or 'a test'} sees it")
+    return found
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def rooms(results: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a row of a table for each room: its faults, how many are seen, survive, are equivalent."""
+    rows = []
+    for room in dict.fromkeys(fault.room for fault in FAULTS):
+        of_room = [fault for fault in FAULTS if fault.room == room]
+        possible = [fault for fault in of_room if not fault.equivalent]
+        seen = sum(results.get(fault.name, {}).get("verdict") in SEEN for fault in possible)
+        left = len(possible) - seen
+        rows.append(f"| {room} | {len(of_room)} | {seen} | {left} | {len(of_room) - len(possible)} |")
+    return rows
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Return the results as a page."""
+    killed, possible = score(results)
+    lines = [
+        "# Source mutants",
+        "",
+        "Written by `tests/mutants/mutate.py`; see there, and docs/assurance.md.",
+        "",
+        f"{len(FAULTS)} faults: {killed} of the {possible} that a test could tell are seen.",
+        "",
+        "| room | faults | seen | survivors | equivalent |",
+        "|---|---|---|---|---|",
+    ]
+    lines += rooms(results)
+    lines += ["", "| fault | where | what is wrong then | verdict | seen by |", "|---|---|---|---|---|"]
+    for fault in FAULTS:
+        row = results.get(fault.name, {})
+        why = fault.why + (f" *Equivalent: {fault.equivalent}*" if fault.equivalent else "")
+        by = row.get("by", "").rpartition("/")[2]
+        lines.append(
+            f"| {fault.name} | {fault.file} | {_cell(why)} | {row.get('verdict', 'not tried')} | {_cell(by)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write(results: dict[str, dict[str, Any]]) -> None:
+    """Write results and their table."""
+    killed, possible = score(results)
+    ordered = {fault.name: results[fault.name] for fault in FAULTS if fault.name in results}
+    whole = {"faults_in_all": len(FAULTS), "possible": possible, "seen": killed, "faults": ordered}
+    RESULTS.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
+    TABLE.write_text(table(results), "utf-8")
+
+
+def main() -> int:
+    """Run what is asked for; 0 when all is well."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="faults whose name begins with one of these"
+    )
+    parser.add_argument("--missing", action="store_true", help="only those without a result, and survivors")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
+    parser.add_argument("--timeout", type=float, help="seconds, instead of a multiple of what the tests take")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin none after this long")
+    parser.add_argument("--check", action="store_true", help="try nothing, look at what is written")
+    asked = parser.parse_args()
+    results = read_results()
+    if not asked.check:
+        chosen = [f for f in FAULTS if not asked.only or any(f.name.startswith(name) for name in asked.only)]
+        if asked.missing:
+            chosen = [
+                fault
+                for fault in chosen
+                if fault.name not in results or (not fault.equivalent and results[fault.name]["verdict"] == SURVIVED)
+            ]
+        os.nice(19)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop_tests)
+        runner = Runner(chosen, asked.jobs, asked.timeout, time.monotonic() + 60.0 * asked.minutes)
+        runner.run()
+        results |= runner.results
+        if runner.wrong:
+            print("\n".join(runner.wrong), file=sys.stderr)
+            return 2
+    killed, possible = score(results)
+    print(f"{killed} of {possible} faults seen ({killed / possible:.1%}); {len(FAULTS) - possible} equivalent")
+    found = problems(results)
+    print("\n".join(found[:20]))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
