@@ -148,8 +148,15 @@ def unusable_host(where: Where, backend: str, prefix_caching: bool) -> list[Find
     return problems
 
 
-# Settings of vLLM's scheduler that what is simulated of host memory, or of speculation, has no rules for.
+# Settings of vLLM's scheduler that exclude something else of a worker, with their defaults; and what each excludes. In
+# prefill/decode, prompts that wait to be moved may hold what a prompt that was admitted by its first chunk needs: it
+# would be preempted and admitted again without end.
 BESIDE_HOST = {"async_scheduling": False, "watermark": 0.0, "scheduler_reserve_full_isl": True}
+EXCLUDED = {
+    "async_scheduling": ("host offload", "speculation", "prefill/decode"),
+    "watermark": ("host offload",),
+    "scheduler_reserve_full_isl": ("host offload", "prefill/decode"),
+}
 
 
 def unusable_scheduling(
@@ -176,8 +183,8 @@ def unusable_scheduling(
     problems = []
     for name, default in settings.items():
         value = getattr(worker, name)
-        excluded = others if name == "async_scheduling" else {"host offload": others["host offload"]}
-        for other in (other for other, given in excluded.items() if given and value != default):
+        excluded = others if backend == "sglang" else EXCLUDED[name]
+        for other in (other for other in excluded if others.get(other, False) and value != default):
             problems.append(
                 finding(
                     "config-unsupported",

@@ -302,6 +302,10 @@ def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: i
             raise ValueError("host memory has rules of admission of its own")
         if role.ahead != 0 and (role.host != 0 or deployment.speculation is not None or decode is not None):
             raise ValueError("asynchronous scheduling excludes host memory, speculation and prefill/decode")
+        if decode is not None and role.backend == Backend.VLLM and role.reserve == 0:
+            # What waits to be moved may hold what the rest of the prompt needs: it would be preempted and admitted
+            # without end, and at one instant if passes take no time.
+            raise ValueError("in prefill/decode a prompt is admitted as a whole")
         if role.ahead != 0 and role.backend == Backend.SGLANG and role.whole_batches == 0:
             raise ValueError("the overlap schedule goes with the rules of SGLang's own")
     return config

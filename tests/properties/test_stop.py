@@ -73,7 +73,7 @@ def test_a_macro_step_that_is_cut_equals_its_single_passes(
 def test_what_ended_by_then_ended_the_same(
     graph: Graph, deployment: DeploymentSpec, load: LoadSpec, stop: int, speculation: SpeculationSpec | None
 ) -> None:
-    if deployment.worker.backend.name == "VLLM" and not hosted(deployment):
+    if deployment.worker.backend.name == "VLLM" and not hosted(deployment) and not deployment.worker.ahead:
         deployment = replace(deployment, speculation=speculation)
     whole = replayed(graph, deployment, load)
     head = replayed(graph, deployment, replace(load, stop_ns=stop))

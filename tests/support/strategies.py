@@ -136,6 +136,8 @@ scheduler_options = {
     "reserve_full_prompt": st.booleans(),
     "reuse_output": st.booleans(),
 }
+# In prefill/decode a prompt is admitted as a whole.
+split_options = {name: values for name, values in scheduler_options.items() if name != "reserve_full_prompt"}
 
 
 @st.composite
@@ -242,7 +244,7 @@ def disaggregated(draw: st.DrawFn, backends: Sequence[Backend] = tuple(Backend),
             chunked_prefill_size=draw(st.sampled_from([1, 3, 8, 8192])),
             max_prefill_tokens=draw(st.sampled_from([4, 10, 16384])),
             schedule_conservativeness=draw(st.sampled_from([1.0, 1.4, 0.01])),
-            **({name: draw(values) for name, values in scheduler_options.items()} if optioned else {}),
+            **({name: draw(values) for name, values in split_options.items()} if optioned else {}),
             rules=rules,
         )
         for _ in range(2)

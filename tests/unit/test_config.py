@@ -404,9 +404,13 @@ def test_asynchronous_scheduling_stands_neither_with_speculation_nor_in_two_role
         assert (problem.code, problem.where.field) == ("config-unsupported", field)
         with pytest.raises(InvalidDeployment):
             Disaggregated(**{role: {"prefill": PrefillRole, "decode": DecodeRole}[role](async_scheduling=True)})
-        others = [f"engine.workers.{role}.scheduler.{name}" for name in SCHEDULING if name != "async_scheduling"]
-        for other, (value, _, _) in zip(others, list(SCHEDULING.values())[1:], strict=True):
-            assert parse_configuration(changed(other, value, PAIR)).deployment.roles[role]
+        for name, (value, _, _) in SCHEDULING.items():
+            other = f"engine.workers.{role}.scheduler.{name}"
+            if name in ("async_scheduling", "scheduler_reserve_full_isl"):
+                (problem,) = refused(changed(other, value, PAIR))
+                assert (problem.code, problem.where.field) == ("config-unsupported", other)
+            else:
+                assert parse_configuration(changed(other, value, PAIR)).deployment.roles[role]
 
 
 def test_the_overlap_schedule_goes_with_sglangs_own_rules_on_aggregated_workers() -> None:
