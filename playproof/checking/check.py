@@ -92,6 +92,10 @@ def examine(
     if offered is None:
         tally.skip("the load cannot be read", RULES)
         return number, "unknown"
+    if offered.seed is not None:
+        # The rules are written, but on some snapshots a floor is read otherwise than the driver reads it.
+        tally.skip("runs from a snapshot on are not checked yet", RULES)
+        return number, "under run controls"
     digest = ""
     cuts: tuple[snapshot.Cut, ...] = ()
     if offered.seed is not None:

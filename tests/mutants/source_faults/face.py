@@ -132,14 +132,6 @@ FACE: tuple[Fault, ...] = (
         CONFIG,
     ),
     Fault(
-        "face-15",
-        "playproof/deployment.py",
-        'ahead=self.async_scheduling and backend == "vllm",',
-        "ahead=self.async_scheduling,",
-        "SGLang workers are told of vLLM's asynchronous scheduling",
-        CONFIG,
-    ),
-    Fault(
         "face-16",
         "playproof/deployment.py",
         "    if seed <= MAX_SEED:\n        return None\n",
