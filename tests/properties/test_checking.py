@@ -113,4 +113,5 @@ def test_runs_from_a_snapshot_on_are_said_not_to_be_checked() -> None:
     load = LoadSpec(lanes=1, snapshot_seed=1)
     verdict = checked(report_of(prove(graph), DeploymentSpec(1, WorkerSpec(8, 4), 100), load))
     assert verdict.kind == "under run controls"
-    assert verdict.facts == 0
+    late = verdict.rule("run-late")
+    assert (late.facts, late.why_not) == (0, "runs from a snapshot on are not checked yet")
