@@ -341,7 +341,7 @@ def test_provenance(report: Report) -> None:
         "source_models": ["model"],
     }
     assert figures["agentic_model_projection"]["target_model"] == "m"
-    assert set(figures["digests"]) == {"input", "graph", "tables", "configuration", "ledger"}
+    assert set(figures["digests"]) == {"input", "graph", "tables", "configuration", "ledger", "requests"}
     assert figures["certificate"]["obligations"]
     assert msgspec.json.decode(report.to_json()) == msgspec.json.decode(msgspec.json.encode(figures))
 
