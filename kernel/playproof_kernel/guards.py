@@ -270,6 +270,9 @@ def _never_fits_idle(sim: Any, request: int, worker: int, config: Any) -> bool:
     tokens = _pages(requests.known(sim, request), size) * size
     kept = min(int(sim.static[request].limit - sim.live[request].generated), KEPT_OUTPUT_MAX)
     most = min(int(config.chunked_prefill_size), int(config.max_prefill_tokens))
+    if config.whole_batches != 0:
+        # SGLang's own rules ask for a page more than prompt and output.
+        return bool(requests.known(sim, request) + kept + size >= config.blocks * size or tokens > most)
     return tokens + kept >= config.blocks * size or tokens > most
 
 
