@@ -89,4 +89,5 @@ def test_what_ended_by_then_ended_the_same(
     for name in ("passes", "busy_ns", "prefill_tokens", "decode_tokens"):
         assert (getattr(head, name) <= getattr(whole, name)).all()
     assert (head.busy_ns <= stop).all()
-    assert head.end_ns == (whole.end_ns if ended.sum() == (whole.terminal_ns >= 0).sum() else stop)
+    # After the last request host memory may still be written.
+    assert head.end_ns == (min(whole.end_ns, stop) if ended.sum() == (whole.terminal_ns >= 0).sum() else stop)
