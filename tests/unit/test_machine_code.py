@@ -156,6 +156,25 @@ def test_two_processes_at_once_compile_once(site: Site) -> None:
     assert len(site.kept(site.packages)) == 1
 
 
+# Runs a call whose code another process keeps after this one has found none, and before it takes the lock.
+LATE = """
+import subprocess, sys
+import playproof_native.compiler as compiler
+from playproof_native import store
+find = store.writable
+def let_another_compile(entry):
+    store.writable = find
+    print("other:", subprocess.run([sys.executable, "-c", CALL], capture_output=True, text=True).stdout, end="")
+    return find(entry)
+store.writable = let_another_compile
+"""
+
+
+def test_code_that_another_keeps_just_before_the_lock_is_taken_is_used(site: Site) -> None:
+    printed, said = site.call(f"CALL = {CALL!r}\n{LATE}{CALL}")
+    assert (printed, said) == (f"other: {COMPILED}6\n6\n", "")
+
+
 def _lock_of(site: Site) -> filelock.BaseFileLock:
     """Return the lock beside the kept code, which a run has made."""
     site.call()
