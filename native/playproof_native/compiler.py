@@ -154,7 +154,7 @@ def _release(entry: Entry) -> None:
 
 @contextlib.contextmanager
 def _alone(entry: Entry) -> Iterator[None]:
-    """Hold the lock on compiling code of this key.
+    """Hold the lock on compiling code of this module, while others may compile that of other modules.
 
     Where no lock can be had, because nothing is writable or the other takes too long, the body runs without.
     """
@@ -162,7 +162,7 @@ def _alone(entry: Entry) -> Iterator[None]:
     if folder is None:
         yield
         return
-    lock = filelock.FileLock(folder / "lock", thread_local=False, is_singleton=True)
+    lock = filelock.FileLock(folder / f"{entry.marked.function.__module__}.lock", thread_local=False, is_singleton=True)
     try:
         _acquire(lock, folder)
     except OSError:  # a file system without locks
