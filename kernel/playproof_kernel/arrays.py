@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from playproof_spec.deployment import MAX_DRAFTS
 
-from playproof_kernel.deployment import MAX_DRAFTS
 from playproof_kernel.jit import by_reference, constant
 
 NONE = constant(-1)

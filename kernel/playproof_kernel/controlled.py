@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from playproof_spec.certificate import ProvenGraph
+from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.digest import graph_digest
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import NEVER, Float64, Int64
 from playproof_spec.machines import NodeState, PhaseState, RequestState
 from playproof_spec.units import ms_to_ns
 
@@ -39,9 +41,7 @@ from playproof_kernel.arrays import (
 )
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph
-from playproof_kernel.deployment import DeploymentSpec, LoadSpec
 from playproof_kernel.horizon import refuse_past_horizon
-from playproof_kernel.ledger import NEVER, Float64, Int64
 from playproof_kernel.passes import MAX_VARYING_PASSES
 from playproof_kernel.simulate import (
     SLICE,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Backend
 from playproof_spec.machines import RequestEvent
 
 from playproof_kernel import offload, passes, queues, router, sglang, sglang_overlap, sglang_pages, tables, vllm
 from playproof_kernel.arrays import NONE, READY, WAITING
-from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.transitions import REQUEST_TABLE, advance
 

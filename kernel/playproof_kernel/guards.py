@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from playproof_spec.deployment import Backend
 from playproof_spec.graph import Trigger
 from playproof_spec.machines import HostBlockState, LaneState, NodeState, PhaseState, PlayState, RequestState
 
 from playproof_kernel import pages, prompts, requests
 from playproof_kernel.arrays import NONE
-from playproof_kernel.deployment import Backend
 
 __all__ = ["PREDICATES", "At"]
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from playproof_spec.deployment import Backend
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
 from playproof_kernel import engines, instances, queues, radix, requests, router, tables, timers
 from playproof_kernel.arrays import NONE, PENDING, WAITING
-from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.requests import Hold, node_of, nodes_of
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Backend
 from playproof_spec.machines import NodeEvent, NodeState, PlayEvent, PlayState, RequestState
 
 from playproof_kernel import offload, requests
 from playproof_kernel.arrays import NONE
 from playproof_kernel.blocks import GENERATED, SERIALS_BELOW
-from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.timers import push_timer
 from playproof_kernel.transitions import (

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from playproof_spec.certificate import ProvenGraph
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_spec.digest import graph_digest
+from playproof_spec.ledger import Ledger
 from playproof_spec.machines import NodeState, PhaseState, RequestState
 
 from playproof_kernel import controlled, driver, live, loop
 from playproof_kernel.arrays import HEAP, NONE, PLAY, RUN, records
 from playproof_kernel.controlled import ControlledLedger, Drain
-from playproof_kernel.deployment import DeploymentSpec, LoadSpec, WorkerSpec
-from playproof_kernel.ledger import Ledger
 from playproof_kernel.simulate import SLICE, ReplayFault, ledger_of, new_sim, with_room
 from playproof_kernel.translation import compile_checked
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec
 from playproof_spec.machines import BlockState, NodeState, RequestState
 
 from playproof_kernel import live, loop
@@ -20,7 +21,6 @@ from playproof_kernel.arrays import EDGE, HEAP, KEYS, NONE, STATIC, Sim, records
 from playproof_kernel.blocks import GENERATED, SERIALS_BELOW
 from playproof_kernel.chains import Chains
 from playproof_kernel.compiled import CompiledGraph
-from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec
 from playproof_kernel.pages import PAGE
 from playproof_kernel.simulate import SLICE, grown, new_sim, with_room
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from playproof_spec.deployment import Backend
+
 from playproof_kernel import driver, engines, handoff, instances, offload, passes, phases, radix, tables, timers
 from playproof_kernel.arrays import ASIDE, NONE, PENDING, READY, WAITING
-from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, compiled_entry, constant
 from playproof_kernel.timers import sooner
 

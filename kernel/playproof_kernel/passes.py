@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Role, TimingKind
+
 from playproof_kernel import timing
 from playproof_kernel.arrays import NONE
-from playproof_kernel.deployment import Role, TimingKind
 from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from playproof_spec.deployment import Role
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
 from playproof_kernel import queues, router
 from playproof_kernel.arrays import NONE, OUTCOMES, PENDING
-from playproof_kernel.deployment import Role
 from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
 

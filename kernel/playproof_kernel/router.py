@@ -22,10 +22,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Backend, Role
+
 from playproof_kernel import blocks, buckets, prompts, radix
 from playproof_kernel.arrays import NONE
 from playproof_kernel.blocks import GENERATED
-from playproof_kernel.deployment import Backend, Role
 from playproof_kernel.jit import ONE, ZERO, compiled, constant
 
 _PREFILL = constant(Role.PREFILL)

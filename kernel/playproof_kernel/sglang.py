@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Role, TimingKind
 from playproof_spec.machines import RequestEvent
 from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel import passes, queues, radix, requests, sglang_own, sglang_peer
 from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, READY, WAITING
-from playproof_kernel.deployment import Role, TimingKind
 from playproof_kernel.jit import ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.sglang_pages import (

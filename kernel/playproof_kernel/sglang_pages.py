@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Role
 from playproof_spec.machines import RequestEvent
 
 from playproof_kernel import passes, queues, radix, requests
 from playproof_kernel.arrays import NONE, WAITING
-from playproof_kernel.deployment import Role
 from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.requests import config_of, known
 

@@ -9,6 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from playproof_spec.certificate import ProvenGraph
+from playproof_spec.deployment import (
+    MAX_DRAFTS,
+    Backend,
+    DeploymentSpec,
+    HostSpec,
+    LoadSpec,
+    Role,
+    SpeculationSpec,
+    WorkerSpec,
+)
+from playproof_spec.ledger import HOST_USE, Ledger
 from playproof_spec.machines import HostBlockState, NodeState, RequestState
 from playproof_spec.units import HORIZON_NS
 
@@ -47,20 +58,9 @@ from playproof_kernel.arrays import (
 )
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph
-from playproof_kernel.deployment import (
-    MAX_DRAFTS,
-    Backend,
-    DeploymentSpec,
-    HostSpec,
-    LoadSpec,
-    Role,
-    SpeculationSpec,
-    WorkerSpec,
-)
 from playproof_kernel.faults import ReplayFault as ReplayFault
 from playproof_kernel.horizon import passed_horizon, refuse_past_horizon
 from playproof_kernel.host import ORDER_PER_BLOCK
-from playproof_kernel.ledger import HOST_USE, Ledger
 from playproof_kernel.pages import PAGE
 from playproof_kernel.passes import MAX_VARYING_PASSES
 from playproof_kernel.translation import compile_checked

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from playproof_spec import machines
+from playproof_spec.deployment import Backend
 
-from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import compiled, constant
 
 _SGLANG = constant(Backend.SGLANG)

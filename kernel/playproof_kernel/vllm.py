@@ -30,12 +30,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Role, TimingKind
 from playproof_spec.machines import RequestEvent, RequestState
 from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel import blocks, offload, passes, queues, requests, router, speculation, tables
 from playproof_kernel.arrays import ASIDE, NONE, OUTCOMES, PENDING, WAITING
-from playproof_kernel.deployment import Role, TimingKind
 from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.transitions import REQUEST_TABLE, advance

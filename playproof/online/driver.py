@@ -21,9 +21,9 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 from playproof_kernel.controlled import ControlledLedger
-from playproof_kernel.ledger import NEVER, Ledger
 from playproof_kernel.live_driver import End, LiveDriver, Order
 from playproof_kernel.simulate import ReplayFault
+from playproof_spec.ledger import NEVER, Ledger
 from playproof_spec.machines import RequestState
 
 from playproof.online.client import Answer, Client

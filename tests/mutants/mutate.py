@@ -35,7 +35,7 @@ sys.path.insert(0, str(HERE))
 from source_faults import FAULTS, Fault  # noqa: E402
 
 RESULTS, TABLE = HERE / "results.json", HERE / "results.md"
-ROOMS = ("", "native", "spec", "lowering", "kernel")
+ROOMS = ("", "native", "spec", "lowering", "kernel", "reference")
 # Of the faults that some test could tell.
 LEAST_KILLED = 0.95
 # Seconds of the processor, which other work on the machine does not lengthen: a fault may make tests slower without

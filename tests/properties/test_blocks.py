@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from index_pages import live_pages
-from naive import NaivePool
 from playproof_kernel import blocks
 from playproof_kernel.arrays import COPY, INDEX_PAGE, NONE, STRETCH, WORKER, records
 from playproof_kernel.blocks import GENERATED, Pool
 from playproof_kernel.jit import compiled_entry
 from playproof_kernel.pages import PAGE
+from playproof_reference.blocks import BlockPool as NaivePool
 from playproof_spec.machines import BlockState
 
 

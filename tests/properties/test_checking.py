@@ -9,8 +9,8 @@ import msgspec
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 from loading import loading_cases
-from playproof_kernel import DeploymentSpec, LoadSpec, SpeculationSpec, WorkerSpec
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, SpeculationSpec, WorkerSpec
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 from specs import report_of

@@ -6,11 +6,12 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from naive_sglang import Branch, NaiveTree, OwnTree
 from playproof_kernel import radix
 from playproof_kernel.arrays import BRANCH, CONFIG, KEYS, NONE, STATIC, WORKER, records
 from playproof_kernel.jit import compiled_entry
 from playproof_kernel.radix import Tree
+from playproof_reference.radix import Branch, OwnTree
+from playproof_reference.radix import RadixTree as NaiveTree
 
 PAGES = 24
 CAPACITY = 400

@@ -8,9 +8,10 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 from ledgers import columns, naively_observed, observed
 from loading import loading_cases
-from naive import naive_replay
-from playproof_kernel import Backend, DeploymentSpec, LoadSpec, ReplayFault, RouterSpec, simulate
+from playproof_kernel import ReplayFault, simulate
+from playproof_reference.replay import replay as naive_replay
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec, RouterSpec
 from playproof_spec.graph import Graph
 from strategies import (
     canceled,

@@ -14,31 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 from controlled import MS, controlled_loads, expected, observed
+from faulty_controls import FAULTY
 from hypothesis import HealthCheck, Phase, assume, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from naive_controls import FAULTS, NaiveControls, naive_controlled
-from playproof_kernel import (
-    DecodeSpec,
-    DeploymentSpec,
-    LoadSpec,
-    Timing,
-    TimingKind,
-    TransferSpec,
-    WorkerSpec,
-    driver,
-    instances,
-    phases,
-    simulate_controlled,
-    timers,
-)
+from playproof_kernel import driver, instances, phases, simulate_controlled, timers
 from playproof_kernel.controlled import start_controlled, with_more_seats
 from playproof_kernel.jit import compiled_entry
 from playproof_kernel.requests import Hold
 from playproof_kernel.snapshot import InvalidSnapshot
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
+from playproof_reference.controls import Controls as NaiveControls
+from playproof_reference.controls import replay_controlled as naive_controlled
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import DecodeSpec, DeploymentSpec, LoadSpec, Timing, TimingKind, TransferSpec, WorkerSpec
 from playproof_spec.digest import graph_digest
 from playproof_spec.findings import InvalidInput
 from playproof_spec.graph import Graph
@@ -74,7 +64,7 @@ def _timed(draw: st.DrawFn, worker: WorkerSpec) -> WorkerSpec:
     return dataclasses.replace(worker, timing=draw(st.sampled_from(TIMINGS)))
 
 
-def both(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, fault: str = "") -> tuple[Any, Any]:
+def both(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> tuple[Any, Any]:
     """Return what both runs observed; the example is dropped when the trace contradicts itself."""
     try:
         proven = prove(graph)
@@ -85,7 +75,7 @@ def both(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, fault: str = 
     except InvalidSnapshot:
         assert NaiveControls.__dict__["contradictory"]
         assume(False)
-    naive = naive_controlled(graph, deployment, load, fault)
+    naive = naive_controlled(graph, deployment, load)
     return observed(ledger), expected(naive)
 
 
@@ -116,8 +106,8 @@ TOPOLOGIES = {"aggregated": steady(), "disaggregated": steady_pairs()}
 
 @pytest.mark.unwatched
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_seeded_fault_shows(fault: str, topology: str) -> None:
+@pytest.mark.parametrize("fault", FAULTY)
+def test_a_seeded_fault_shows(fault: type[NaiveControls], topology: str) -> None:
     """The twin with one fault differs from the kernel somewhere among the examples."""
     scenario = st.tuples(graphs(max_plays=3, max_nodes=5, max_blocks=5), TOPOLOGIES[topology], controlled_loads)
 
@@ -136,7 +126,7 @@ def test_a_seeded_fault_shows(fault: str, topology: str) -> None:
     try:
         find(scenario, differs, settings=hunt)
     except NoSuchExample:
-        pytest.fail(f"no example shows {fault}")
+        pytest.fail(f"no example shows {fault.__name__}")
 
 
 # The driver, step by step ---------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 from ledgers import host_columns
-from naive_controls import NaiveControls
-from playproof_kernel import ControlledLedger, LoadSpec, ProfileSpec
+from playproof_kernel import ControlledLedger
+from playproof_reference.controls import Controls as NaiveControls
+from playproof_spec.deployment import LoadSpec, ProfileSpec
 from playproof_spec.machines import PhaseState, PlayState, RequestState
 
 MS = 1_000_000

@@ -12,8 +12,16 @@ from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
-from playproof_kernel import DeploymentSpec, HostSpec, LoadSpec, Timing, TimingKind, WorkerSpec
-from playproof_kernel.deployment import DecodeSpec, TransferSpec
+from playproof_spec.deployment import (
+    DecodeSpec,
+    DeploymentSpec,
+    HostSpec,
+    LoadSpec,
+    Timing,
+    TimingKind,
+    TransferSpec,
+    WorkerSpec,
+)
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from playproof_kernel import Backend, DeploymentSpec, Ledger, LoadSpec, Rules, driver
+from playproof_kernel import driver
 from playproof_kernel.arrays import NONE, RETURNING, Sim
 from playproof_kernel.compiled import compile_graph
-from playproof_kernel.deployment import DecodeSpec, WorkerSpec
 from playproof_kernel.simulate import ledger_of, new_sim, run_for
+from playproof_spec.deployment import Backend, DecodeSpec, DeploymentSpec, LoadSpec, Rules, WorkerSpec
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import Ledger
 from playproof_spec.machines import (
     BlockState,
     HandoffState,

@@ -13,7 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from playproof_kernel import (
+from playproof_kernel import controlled, instances, simulate_controlled
+from playproof_spec.certificate import prove
+from playproof_spec.deployment import (
     DecodeSpec,
     DeploymentSpec,
     HostSpec,
@@ -23,11 +25,7 @@ from playproof_kernel import (
     TimingKind,
     TransferSpec,
     WorkerSpec,
-    controlled,
-    instances,
-    simulate_controlled,
 )
-from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 

@@ -6,12 +6,13 @@ import sys
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from naive import NaiveAggregated
-from naive_disagg import NaiveDisagg
-from playproof_kernel import DeploymentSpec, LoadSpec, driver
+from playproof_kernel import driver
 from playproof_kernel.arrays import HEAP, NONE, Sim, records
 from playproof_kernel.compiled import compile_graph
 from playproof_kernel.simulate import new_sim, run_for
+from playproof_reference.aggregated import Aggregated as NaiveAggregated
+from playproof_reference.disaggregated import Disaggregated as NaiveDisagg
+from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.graph import Graph
 from playproof_spec.machines import NodeState
 from pressure import check_nothing_is_left

@@ -41,21 +41,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ledgers import columns, naively_observed, observed
-from naive import naive_replay
-from playproof_kernel import (
+from playproof_kernel import simulate
+from playproof_reference.replay import replay as naive_replay
+from playproof_spec.certificate import prove
+from playproof_spec.deployment import (
     Backend,
     DecodeSpec,
     DeploymentSpec,
-    Ledger,
     LoadSpec,
     Timing,
     TimingKind,
     TransferSpec,
     WorkerSpec,
-    simulate,
 )
-from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import Ledger
 from playproof_spec.sketch import sketch
 
 BLOCK = 4

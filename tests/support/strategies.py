@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
-from playproof_kernel import (
+from playproof_spec.deployment import (
     Backend,
+    DecodeSpec,
     DeploymentSpec,
     HostSpec,
     LoadSpec,
@@ -17,9 +18,9 @@ from playproof_kernel import (
     SpeculationSpec,
     Timing,
     TimingKind,
+    TransferSpec,
     WorkerSpec,
 )
-from playproof_kernel.deployment import DecodeSpec, TransferSpec
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 

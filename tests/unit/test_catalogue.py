@@ -8,6 +8,7 @@ from pathlib import Path
 
 import playproof_kernel
 import playproof_lowering
+import playproof_reference
 import playproof_spec
 import pytest
 from playproof_lowering.formats import readers
@@ -17,7 +18,8 @@ from playproof_spec.findings import finding
 import playproof
 
 readers()  # formats declare findings of their own
-ROOMS = [Path(room.__file__).parent for room in (playproof, playproof_kernel, playproof_lowering, playproof_spec)]
+PACKAGES = (playproof, playproof_kernel, playproof_lowering, playproof_reference, playproof_spec)
+ROOMS = [Path(room.__file__).parent for room in PACKAGES]
 # What takes a code as its first argument.
 MAKERS = {"finding", "Problem", "SourceError", "add", "_refuse"}
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from playproof_kernel import LoadSpec, simulate
-from playproof_kernel.deployment import Backend, TimingKind, TransferSpec, WorkerSpec
+from playproof_kernel import simulate
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import Backend, LoadSpec, TimingKind, TransferSpec, WorkerSpec
 from playproof_spec.findings import Finding
 from playproof_spec.sketch import sketch
 

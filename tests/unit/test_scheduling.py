@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from playproof_kernel import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec, simulate
+from playproof_kernel import simulate
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec
 from playproof_spec.sketch import sketch
 
 import playproof as pp

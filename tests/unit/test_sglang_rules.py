@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from ledgers import columns
-from playproof_kernel import Rules, sglang_rules, simulate
+from playproof_kernel import sglang_rules, simulate
 from playproof_kernel.arrays import CONFIG, records
 from playproof_kernel.sglang_rules import RULE_SETS, RuleSet
+from playproof_spec.deployment import Rules
 
 import playproof as pp
 from playproof.deployment import RULES, InvalidDeployment
