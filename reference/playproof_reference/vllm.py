@@ -31,6 +31,8 @@ class VllmWorker:
         self.spec = spec
         self.context = context
         self.requests = requests
+        # Whether a later prompt tells what a prompt of the trace ends with, where its last trace block is not full.
+        self.reads_on = spec.reuse_output
         self.pool = BlockPool(self.spec.blocks)
         self.waiting: list[int] = []
         self.running: list[int] = []
@@ -65,9 +67,9 @@ class VllmWorker:
         ids = self.graph.hash_ids(node).tolist()
         size, trace = self.spec.block_size, self.graph.block_size
         told = self.prompt(node)
-        if self.spec.reuse_output and (said := self.told_ids(node)) is not None:
+        if self.reads_on and (said := self.told_ids(node)) is not None:
             # Its answer is what a later prompt says, and so is the end of its own.
-            ids, told = said, told + self.limit(node)
+            ids, told = said, told + (self.limit(node) if self.spec.reuse_output else 0)
         known = self.prompt(node) + len(self.requests[node].tokens_ns)
         tokens: list[object] = [ids[i // trace] for i in range(min(told, known))]
         tokens += [("generated", node, i) for i in range(known - len(tokens))]

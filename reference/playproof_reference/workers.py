@@ -46,6 +46,12 @@ def share_host(workers: Sequence[VllmWorker]) -> None:
     join_pool(workers)
 
 
+def share_what_is_told(workers: Sequence[VllmWorker]) -> None:
+    """Let workers of both roles know the same of the trace's prompts: what they hold depends on no role."""
+    for worker in workers:
+        worker.reads_on = any(other.spec.reuse_output for other in workers)
+
+
 def one_log(workers: Sequence[VllmWorker]) -> list[Admission]:
     """Let `workers` write their admissions into one log, in the order of events, and return it."""
     log: list[Admission] = []
