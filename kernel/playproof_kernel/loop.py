@@ -66,13 +66,16 @@ def _end_passes(sim: Any) -> int:
     if sim.hosts.shape[0] > 0 and (run.scanned != 0 or NONE != run.copies_due <= run.now):
         _end_copies(sim)
     for worker in range(sim.workers.shape[0]):
+        if sim.hosts.shape[0] > 0:
+            # A pass that ended before it in the order may have made copies that took no time.
+            _stir(sim, worker, True)
         if sim.workers[worker].pass_end == run.now:
             if handoff.is_split(sim) and not handoff.room(sim):
                 return _no_room(sim)
             _end_pass(sim, worker)
             run.changed = 1
-    if sim.hosts.shape[0] > 0:
-        _stir(sim)
+    for worker in range(sim.hosts.shape[0]):
+        _stir(sim, worker, False)
     return _DONE
 
 
@@ -91,9 +94,10 @@ def _end_copies(sim: Any) -> None:
             offload.end_copies(sim, worker, run.now)
             run.changed = 1
         elif _awaits_copies(sim, worker):
-            engines.interrupt(sim, worker)
+            _cut(sim, worker)
             run.changed = 1
-    _stir(sim)
+    for worker in range(sim.hosts.shape[0]):
+        _stir(sim, worker, True)
 
 
 @compiled
@@ -105,14 +109,38 @@ def _awaits_copies(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _stir(sim: Any) -> None:
-    """Cut the macro-steps of workers whose host pool heard of ends that matter to them."""
-    for worker in range(sim.hosts.shape[0]):
-        record = sim.workers[worker]
-        if sim.hosts[worker].stirred != 0 and record.pass_end != NONE:
-            sim.hosts[worker].stirred = 0
-            if record.pass_end != sim.run[0].now and offload.ends_matter(sim, worker):
-                engines.interrupt(sim, worker)
+def _stir(sim: Any, worker: int, in_turn: bool) -> None:
+    """Cut the macro-step of `worker` if its host pool heard of ends that matter to it.
+
+    `in_turn` says that the worker's pass end is still to come at this instant, if there is one.
+    """
+    record = sim.workers[worker]
+    if sim.hosts[worker].stirred == 0 or record.pass_end == NONE:
+        return
+    sim.hosts[worker].stirred = 0
+    if record.pass_end != sim.run[0].now and offload.ends_matter(sim, worker):
+        if in_turn:
+            _cut(sim, worker)
+        else:
+            engines.interrupt(sim, worker)
+
+
+@compiled
+def _cut(sim: Any, worker: int) -> None:
+    """Cut the macro-step of `worker` before the ends of passes at this instant.
+
+    If one of its own passes ends now, the step ends with that, in its turn among the others and with all that the end
+    of a pass brings about: a destination that waits is tried.
+    """
+    record = sim.workers[worker]
+    if record.macro <= 1:
+        return
+    number, end = passes.done(sim, worker)
+    if number > 0 and end == sim.run[0].now and sim.run[0].scanned == 0:
+        record.macro = number
+        record.pass_end = end
+    else:
+        engines.interrupt(sim, worker)
 
 
 @compiled
@@ -323,7 +351,7 @@ def _next_instant(sim: Any) -> int:
 def _cut_macro_steps(sim: Any) -> None:
     """Let passes that have ended by now count."""
     for worker in range(sim.workers.shape[0]):
-        engines.interrupt(sim, worker)
+        _cut(sim, worker)
 
 
 @compiled_entry

@@ -167,6 +167,10 @@ class AheadWorker(VllmWorker):
             outcomes.append((node, self.complete(node)))
         return outcomes
 
+    def decided(self) -> list[int]:
+        scheduled = [each for each in (self.flight, self.next) if each is not None]
+        return [node for each in scheduled for node, _ in each.gone]
+
     def forget(self, node: int) -> None:
         for scheduled in (self.flight, self.next):
             if scheduled is not None:

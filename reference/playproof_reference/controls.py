@@ -466,7 +466,7 @@ class Controls:
 
 def _computing(worker: VllmWorker) -> list[int]:
     """Requests that the pass in progress of a worker computes for, or has decided on."""
-    computing = [*worker.running, *(number for number, _ in worker.gone)]
+    computing = [*worker.running, *worker.decided()]
     if isinstance(worker, SglangWorker) and worker.prefill and worker.waiting:
         # A chunk that was cut stands in the queue again while it is computed.
         first = worker.waiting[0]

@@ -146,6 +146,10 @@ class OverlapWorker(SglangWorker):
             self.full = False
         return outcomes
 
+    def decided(self) -> list[int]:
+        scheduled = [each for each in (self.flight, self.next) if each is not None]
+        return [node for each in scheduled for node, _ in each.gone]
+
     def forget(self, node: int) -> None:
         for batch in (self.flight, self.next):
             if batch is not None:

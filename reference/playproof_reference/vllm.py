@@ -177,6 +177,10 @@ class VllmWorker:
         else:
             self.canceled.append(node)
 
+    def decided(self) -> list[int]:
+        """Requests that a pass which has not ended refuses or fails."""
+        return [node for node, _ in self.gone]
+
     def forget(self, node: int) -> None:
         self.waiting = [other for other in self.waiting if other != node]
         self.running = [other for other in self.running if other != node]

@@ -56,6 +56,13 @@ def test_equals_the_naive_replay(data: st.DataObject, shared: bool, split: bool)
     assert columns(whole) == columns(replayed(without_macro_steps(case)))
 
 
+@pytest.mark.parametrize("seed", [14219])
+def test_a_copy_that_ends_with_a_pass_of_a_macro_step(seed: int) -> None:
+    """The step ends there with all that the end of a pass brings about: who waits for memory is tried at once."""
+    case = loading_case(seed, shared=True, split=True)
+    assert observed(replayed(case)) == naively_observed(naive_replay(*case))
+
+
 @given(case=loading_cases())
 def test_what_holds_of_every_ledger(case: Case) -> None:
     """Everything ends; a pool holds what it has room for, counted once; what is loaded was stored, and is admitted."""
