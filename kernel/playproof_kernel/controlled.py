@@ -50,11 +50,10 @@ from playproof_kernel.simulate import (
     grown,
     host_use,
     new_sim,
-    reuses_output,
     with_room,
 )
 from playproof_kernel.snapshot import Cut, plan_snapshots
-from playproof_kernel.translation import compile_checked, refuse_wrong_namespaces, refuse_wrong_seats
+from playproof_kernel.translation import compile_checked, refuse_wrong_namespaces, refuse_wrong_seats, settings_of
 
 # Entries of the logs beyond what one round of the loop may need.
 RESULTS_SPARE, PLAYS_SPARE = 1 << 14, 1 << 10
@@ -244,17 +243,9 @@ def start_controlled(
     if load.lanes is None or load.snapshot_seed is None:
         raise ValueError("a controlled run needs lanes and a snapshot seed")
     cuts = plan_snapshots(graph, digest, load.lanes, load.snapshot_seed)
-    worker = deployment.worker
-    compiled = compile_checked(
-        graph,
-        digest,
-        block_size=worker.block_size,
-        blocks=worker.blocks,
-        context=deployment.context_length,
-        lanes=True,
-        speedup=load.speedup,
-        answers=reuses_output(deployment),
-    )
+    # A play's namespace is given to each instance of it when that begins.
+    settings = settings_of(deployment, load)._replace(play_scope=False)
+    compiled = compile_checked(graph, digest, settings)
     sim = _new_controlled(graph, compiled, deployment, load, cuts)
     if uncounted is not None:
         sim = sim._replace(uncounted=uncounted)

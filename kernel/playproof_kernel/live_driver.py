@@ -23,7 +23,7 @@ from playproof_kernel import controlled, driver, live, loop
 from playproof_kernel.arrays import HEAP, NONE, PLAY, RUN, records
 from playproof_kernel.controlled import ControlledLedger, Drain
 from playproof_kernel.simulate import SLICE, ReplayFault, ledger_of, new_sim, with_room
-from playproof_kernel.translation import compile_checked
+from playproof_kernel.translation import compile_checked, settings_of
 
 Int64 = npt.NDArray[np.int64]
 
@@ -119,15 +119,9 @@ class LiveDriver:
             self._sim, self._cuts = controlled.start_controlled(graph, self._digest, deployment, load)
             self._drain = Drain(graph, capture)
         else:
-            compiled = compile_checked(
-                graph,
-                proven.certificate.graph_digest,
-                block_size=graph.block_size,
-                blocks=1,
-                context=context,
-                lanes=load.lanes is not None,
-                speedup=load.speedup,
-            )
+            # A server's caches are its own: blocks have no namespaces here.
+            settings = settings_of(deployment, load)._replace(play_scope=False)
+            compiled = compile_checked(graph, proven.certificate.graph_digest, settings)
             self._sim = new_sim(compiled, deployment, load)
             driver.start(self._sim)
         self._sim = self._sim._replace(running=np.zeros((workers, 0), np.int64))

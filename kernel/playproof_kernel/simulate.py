@@ -63,7 +63,7 @@ from playproof_kernel.horizon import passed_horizon, refuse_past_horizon
 from playproof_kernel.host import ORDER_PER_BLOCK
 from playproof_kernel.pages import PAGE
 from playproof_kernel.passes import MAX_VARYING_PASSES
-from playproof_kernel.translation import compile_checked
+from playproof_kernel.translation import compile_checked, settings_of
 
 # Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
 SLICE = 100_000
@@ -102,18 +102,7 @@ def simulate(
     if load.snapshot_seed is not None or load.warmup or load.profile is not None:
         raise ValueError("run controls are simulated by simulate_controlled")
     refuse_past_horizon(proven.graph, deployment, load)
-    worker = deployment.worker
-    graph = compile_checked(
-        proven.graph,
-        proven.certificate.graph_digest,
-        block_size=worker.block_size,
-        blocks=worker.blocks,
-        context=deployment.context_length,
-        lanes=load.lanes is not None,
-        speedup=load.speedup,
-        play_scope=load.play_scope,
-        answers=reuses_output(deployment),
-    )
+    graph = compile_checked(proven.graph, proven.certificate.graph_digest, settings_of(deployment, load))
     if load.play_scope and len(graph.play_begin) * graph.key_span > GENERATED:
         raise ReplayFault("the plays' namespaces together need more block keys than there are")
     sim = new_sim(graph, deployment, load)
@@ -129,12 +118,6 @@ def simulate(
     driver.start(again)
     counted = finish(again)
     return replace(ledger, gap_ns=counted.gap_ns, gap_count=counted.gap_count)
-
-
-def reuses_output(deployment: DeploymentSpec) -> bool:
-    """Whether any worker finds generated tokens in its cache."""
-    decode = deployment.decode
-    return deployment.worker.reuse_output or (decode is not None and decode.worker.reuse_output)
 
 
 def finish(sim: Sim, progress: Callable[[int, int], None] | None = None) -> Ledger:

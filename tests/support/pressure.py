@@ -17,6 +17,7 @@ from playproof_kernel import driver
 from playproof_kernel.arrays import NONE, RETURNING, Sim
 from playproof_kernel.compiled import compile_graph
 from playproof_kernel.simulate import ledger_of, new_sim, run_for
+from playproof_kernel.translation import settings_of
 from playproof_spec.deployment import Backend, DecodeSpec, DeploymentSpec, LoadSpec, Rules, WorkerSpec
 from playproof_spec.graph import Graph
 from playproof_spec.ledger import Ledger
@@ -135,14 +136,7 @@ def random_cancellations(chance: Random, graph: Graph, count: int) -> tuple[tupl
 def replay(case: Pressed) -> tuple[Sim, Ledger]:
     """Replay `case` to its end, counting the pools on the way; a stall raises."""
     deployment, load = case.deployment, case.load
-    compiled = compile_graph(
-        case.graph,
-        block_size=deployment.worker.block_size,
-        blocks=deployment.worker.blocks,
-        context=deployment.context_length,
-        lanes=load.lanes is not None,
-        speedup=load.speedup,
-    )
+    compiled = compile_graph(case.graph, **settings_of(deployment, load)._asdict())
     sim = new_sim(compiled, deployment, load)
     driver.start(sim)
     over = False

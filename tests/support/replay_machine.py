@@ -10,6 +10,7 @@ from playproof_kernel import driver
 from playproof_kernel.arrays import HEAP, NONE, Sim, records
 from playproof_kernel.compiled import compile_graph
 from playproof_kernel.simulate import new_sim, run_for
+from playproof_kernel.translation import settings_of
 from playproof_reference.aggregated import Aggregated as NaiveAggregated
 from playproof_reference.disaggregated import Disaggregated as NaiveDisagg
 from playproof_spec.deployment import DeploymentSpec, LoadSpec
@@ -30,14 +31,7 @@ class ReplayBesideNaive(RuleBasedStateMachine):
     def begin(self, graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
         """Set both replays up, pass by pass; no client gives up but by a rule."""
         load = LoadSpec(lanes=load.lanes, speedup=load.speedup, macro_steps=False)
-        compiled = compile_graph(
-            graph,
-            block_size=deployment.worker.block_size,
-            blocks=deployment.worker.blocks,
-            context=deployment.context_length,
-            lanes=load.lanes is not None,
-            speedup=load.speedup,
-        )
+        compiled = compile_graph(graph, **settings_of(deployment, load)._asdict())
         self.sim = new_sim(compiled, deployment, load)
         driver.start(self.sim)
         naive = NaiveAggregated if deployment.decode is None else NaiveDisagg
