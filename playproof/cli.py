@@ -153,6 +153,11 @@ ExcludeOption = Annotated[
 FollowOption = Annotated[bool, typer.Option("--follow-links", help="Read what symbolic links lead to.")]
 
 
+class Engine(StrEnum):
+    kernel = "kernel"
+    reference = "reference"
+
+
 class Compile(StrEnum):
     auto = "auto"
     always = "always"
@@ -411,9 +416,14 @@ def replay(
         float, typer.Option(help="Online: wall seconds without a byte after which a request has failed.")
     ] = SILENCE_TIMEOUT_S,
     compile: CompileOption = None,
+    engine: Annotated[
+        Engine, typer.Option(help="Who replays: the kernel, or the executable specification, for small traces.")
+    ] = Engine.kernel,
 ) -> None:
     """Replay a trace on a simulated deployment, or with --online on the wall clock."""
     options = _online_options(online, endpoint, model, vocabulary, time_scale, duration, silence_timeout)
+    if online and engine is Engine.reference:
+        raise typer.BadParameter("the reference does not replay online", param_hint="--engine")
     if per_request and out_folder is None:
         raise typer.BadParameter("--per-request needs --out, the folder for requests.jsonl", param_hint="--per-request")
     configuration = _configuration(config, settings or [])
@@ -434,7 +444,7 @@ def replay(
         out_folder.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is told before a long replay
     with _replay_progress() as progress:
         captured = per_request or check_run
-        report = _replayed(result.proven, configuration, options, captured, progress, _setting(compile))
+        report = _replayed(result.proven, configuration, options, captured, progress, _setting(compile), engine)
     verdict = _checked(report) if check_run else None
     if report.findings.warnings and not as_json:
         codes = sorted({item.code for item in report.findings.items if item.severity is Severity.WARNING})
@@ -550,9 +560,12 @@ def _replayed(
     per_request: bool,
     progress: Callable[[int, int], None] | None,
     compile: Setting | None,
+    engine: Engine,
 ) -> Report:
     if options is None:
-        return api.replay_configured(proven, configuration, per_request=per_request, progress=progress, compile=compile)
+        return api.replay_configured(
+            proven, configuration, per_request=per_request, progress=progress, compile=compile, engine=engine.value
+        )
     require_extra()
     from playproof.online.processes import WorkerFault
     from playproof.online.replay import UnusableEndpoint

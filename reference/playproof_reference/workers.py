@@ -46,11 +46,13 @@ def share_host(workers: Sequence[VllmWorker]) -> None:
     join_pool(workers)
 
 
-def one_log(workers: Sequence[VllmWorker]) -> list[Admission]:
+def of_one_run(workers: Sequence[VllmWorker], load: LoadSpec) -> list[Admission]:
     """Let `workers` write their admissions into one log, in the order of events, and return it."""
     log: list[Admission] = []
+    # Under run controls every play instance has blocks of its own already.
+    apart = load.play_scope and load.snapshot_seed is None
     for worker in workers:
-        worker.log = log
+        worker.log, worker.apart = log, apart
     return log
 
 
