@@ -6,13 +6,14 @@ only reads a configuration should not wait for them.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from playproof_native import notices
+from playproof_native import modes, notices
 from playproof_native.modes import Setting
 from playproof_spec.findings import Findings, InvalidInput, Where
 from playproof_spec.units import NS_PER_MS
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from playproof_spec.obligation import Obligation
 
     from playproof.checking import Verdict
+    from playproof.fuzzing import Tried
     from playproof.online.report import OnlineControlledReport, OnlineReport
 
 # Where the settings that only a trace can prove wrong stand for who sets them in Python.
@@ -369,6 +371,60 @@ def _replay_so(
     return Report(
         trace, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
     )
+
+
+def fuzz(
+    trace: ProvenGraph,
+    deployment: AnyDeployment | None = None,
+    load: Load | None = None,
+    *,
+    seed: int | None = None,
+    minutes: float = 1.0,
+    rounds: int | None = None,
+    only: int | None = None,
+    places: Mapping[str, Where] = PLACES,
+    compile: Setting | None = None,
+) -> Iterator[Tried]:
+    """Replay variants of a run in several ways that have to agree, a round after the other (docs/fuzzing.md).
+
+    Parameters
+    ----------
+    trace : ProvenGraph
+    deployment : Deployment or Disaggregated, optional
+    load : Load, optional
+        The run whose variants are tried; by default as for :func:`replay`.
+    seed : int, optional
+        What decides, with the number of a round, all of it; a fresh one by default.
+    minutes : float
+        How long new rounds are begun.
+    rounds, only : int, optional
+        How many rounds are made instead, or which one, from 1.
+    places, compile
+        As for :func:`validate`. Machine code is waited for by default: many replays follow.
+
+    Yields
+    ------
+    Tried
+        Of each round, with what was found.
+
+    Raises
+    ------
+    InvalidDeployment
+        When the run itself cannot be replayed.
+    """
+    from playproof.fuzzing import Hunt
+    from playproof.fuzzing import fuzz as tried
+
+    deployment, load = deployment or Deployment(), load or Load()
+    findings = misoffered(trace.graph, deployment, load, places)
+    findings.extend(fit(trace.graph, deployment, load))
+    if findings.errors:
+        raise InvalidDeployment(findings)
+    hunt = Hunt(Hunt.fresh_seed() if seed is None else seed, minutes, rounds, only)
+    if compile is None and modes.VARIABLE not in os.environ:
+        compile = "always"
+    with machine_code.replaying(compile, trace.graph, machine_code.ReplayJob(deployment, load)):
+        yield from tried(trace.graph, deployment, load, hunt)
 
 
 def replay_online(
