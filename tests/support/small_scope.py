@@ -8,7 +8,7 @@ hold little more than one request; up to two nodes also with passes that are sch
 it is, and once more for every instant at which something happens in it, up to two nodes also for an instant between
 every two such: at each of them the client of each request in flight gives up.
 
-Every run is compared with the naive twin (`naive.py` and those beside it), which shares no code with the kernel. Each
+Every run is compared with the executable specification (`reference/`), which shares no code with the kernel. Each
 run that nobody gives up in is made pass by pass as well. A difference is printed with all that is needed to see it
 again, and the exit code is 1.
 
