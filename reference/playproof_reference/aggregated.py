@@ -8,7 +8,7 @@ from playproof_spec.graph import Graph
 from playproof_reference.driver import Driver
 from playproof_reference.router import Router
 from playproof_reference.vllm import VllmWorker
-from playproof_reference.workers import leave_unfinished, new_worker, one_log, share_host, speculate, stops_before
+from playproof_reference.workers import leave_unfinished, new_worker, of_one_run, share_host, speculate, stops_before
 
 
 class Aggregated:
@@ -20,7 +20,7 @@ class Aggregated:
         self.workers = [new_worker(graph, deployment, requests) for _ in range(deployment.workers)]
         speculate(self.workers, deployment)
         share_host(self.workers)
-        self.log = one_log(self.workers)
+        self.log = of_one_run(self.workers, load)
         self.router = Router(self.workers, deployment.router)
 
     def over(self) -> bool:

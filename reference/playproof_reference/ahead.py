@@ -133,14 +133,8 @@ class AheadWorker(VllmWorker):
         self.cache(node, min(request.computed, self.known(node)))
 
     def cache(self, node: int, tokens: int) -> None:
-        if not self.spec.prefix_caching:
-            return
-        request = self.requests[node]
-        full = tokens // self.spec.block_size
-        for block, content in enumerate(self.contents(node, full)):
-            if block >= request.filled:
-                self.pool.fill(request.table[block], content)
-        request.filled = max(full, request.filled)
+        if self.spec.prefix_caching:
+            self.fill_blocks(node, tokens // self.spec.block_size)
 
     def finish(self, now: int) -> list[tuple[int, str]]:
         assert self.flight is not None

@@ -23,14 +23,7 @@ from playproof_reference.roles import (
 from playproof_reference.router import Router
 from playproof_reference.runs import HandoffTimes, Run
 from playproof_reference.vllm import VllmWorker
-from playproof_reference.workers import (
-    leave_unfinished,
-    one_log,
-    share_host,
-    share_what_is_told,
-    speculate,
-    stops_before,
-)
+from playproof_reference.workers import leave_unfinished, of_one_run, share_host, speculate, stops_before
 
 
 @dataclass
@@ -71,8 +64,7 @@ class Disaggregated:
         speculate(self.prefill, deployment, drafting=False)
         speculate(self.decode, deployment)
         share_host(self.workers)
-        share_what_is_told(self.workers)
-        self.log = one_log(self.workers)
+        self.log = of_one_run(self.workers, load)
         self.queue: list[tuple[str, int]] = []
         self.deferred: list[tuple[VllmWorker, str, int]] = []
         self.transfers: list[tuple[int, int]] = []

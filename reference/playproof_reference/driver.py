@@ -79,7 +79,9 @@ class Driver:
 
     def next_time(self) -> int | None:
         times = [r.ready_ns for r in self.requests if r.state == "ready"]
-        return min(times + [at for at, _ in self.cancellations], default=None)
+        if any(request.state == "dispatched" for request in self.requests):
+            times += [at for at, _ in self.cancellations]  # nobody gives up on what is not in flight
+        return min(times, default=None)
 
     def give_up(self) -> list[int]:
         """Cancel what the client gives up now; nodes that are not in flight are left alone."""

@@ -161,11 +161,7 @@ class VllmDestination(DestinationRole):
         request = self.requests[node]
         request.computed = self.prompt(node)
         if self.spec.prefix_caching:
-            full = self.prompt(node) // self.spec.block_size
-            for block, content in enumerate(self.contents(node, full)):
-                if block >= request.filled:
-                    self.pool.fill(request.table[block], content)
-            request.filled = full
+            self.fill_blocks(node, self.prompt(node) // self.spec.block_size)
         self.ready.add(node)
         later = [i for i, other in enumerate(self.waiting) if self.order[other] > self.order[node]]
         self.waiting.insert(later[0] if later else len(self.waiting), node)

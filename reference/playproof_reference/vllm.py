@@ -48,6 +48,7 @@ class VllmWorker:
         self.preemptions = 0
         self.crowd = 0  # requests that ran or waited when the pass was scheduled
         self.log: list[Admission] = []  # of all workers of the run
+        self.apart = False  # whether plays share no blocks
         self.began_ns = 0
         self.busy_ns = 0
         self.prefill_tokens = 0  # computed in passes that computed tokens of a prompt
@@ -70,6 +71,8 @@ class VllmWorker:
         if self.reads_on and (said := self.told_ids(node)) is not None:
             # Its answer is what a later prompt says, and so is the end of its own.
             ids, told = said, told + (self.limit(node) if self.spec.reuse_output else 0)
+        if self.apart:
+            ids = [(int(self.graph.node_play[node]), name) for name in ids]
         known = self.prompt(node) + len(self.requests[node].tokens_ns)
         tokens: list[object] = [ids[i // trace] for i in range(min(told, known))]
         tokens += [("generated", node, i) for i in range(known - len(tokens))]
@@ -140,11 +143,15 @@ class VllmWorker:
         self.prefill_tokens += tokens if request.prompt_computed_now > 0 else 0
         request.table += self.pool.allocate_all(max(self.ceil_blocks(request.computed) - len(request.table), 0))
         if self.spec.prefix_caching:
-            full = request.computed // self.spec.block_size
-            for block, content in enumerate(self.contents(node, full)):
-                if block >= request.filled:
-                    self.pool.fill(request.table[block], content)
-            request.filled = max(full, request.filled)
+            self.fill_blocks(node, request.computed // self.spec.block_size)
+
+    def fill_blocks(self, node: int, full: int) -> None:
+        """Let the first `full` blocks of `node` be found, as far as they are not yet (`cache_full_blocks`)."""
+        request = self.requests[node]
+        contents = self.contents(node, full) if full > request.filled else []
+        for block in range(request.filled, full):
+            self.pool.fill(request.table[block], contents[block])
+        request.filled = max(full, request.filled)
 
     def drop(self, node: int) -> None:
         request = self.requests[node]

@@ -46,17 +46,15 @@ def share_host(workers: Sequence[VllmWorker]) -> None:
     join_pool(workers)
 
 
-def share_what_is_told(workers: Sequence[VllmWorker]) -> None:
-    """Let workers of both roles know the same of the trace's prompts: what they hold depends on no role."""
-    for worker in workers:
-        worker.reads_on = any(other.spec.reuse_output for other in workers)
-
-
-def one_log(workers: Sequence[VllmWorker]) -> list[Admission]:
-    """Let `workers` write their admissions into one log, in the order of events, and return it."""
+def of_one_run(workers: Sequence[VllmWorker], load: LoadSpec) -> list[Admission]:
+    """Let `workers` know the same of the trace, and write into one log, in the order of events; return it."""
     log: list[Admission] = []
+    # Under run controls every play instance has blocks of its own already.
+    apart = load.play_scope and load.snapshot_seed is None
     for worker in workers:
-        worker.log = log
+        worker.log, worker.apart = log, apart
+        # What a prompt of the trace holds depends on no role.
+        worker.reads_on = any(other.spec.reuse_output for other in workers)
     return log
 
 

@@ -325,7 +325,7 @@ def test_machines_are_proven(said: Any) -> None:
 def test_version_and_help(said: Any) -> None:
     code, out, _ = said("--version")
     assert (code, out.split()[0]) == (0, "playproof")
-    for command in ("validate", "lower", "replay", "machines"):
+    for command in ("validate", "lower", "inspect", "replay", "check", "fuzz", "serve", "warm", "machines"):
         code, out, _ = said(command, "--help")
         assert code == 0
         assert "Usage" in out

@@ -26,7 +26,7 @@ MAKERS = {"finding", "Problem", "SourceError", "add", "_refuse"}
 
 def sources() -> Iterator[ast.Module]:
     for room in ROOMS:
-        for source in sorted(room.glob("*.py")):
+        for source in sorted(room.rglob("*.py")):
             if source.name != "catalogue.py":
                 yield ast.parse(source.read_text())
 
