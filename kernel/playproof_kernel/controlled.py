@@ -37,6 +37,7 @@ from playproof_kernel.arrays import (
     SHIFT,
     TICKET,
     Sim,
+    as_rows,
     records,
 )
 from playproof_kernel.blocks import GENERATED
@@ -519,7 +520,7 @@ class Drain:
 
 
 def _joined(parts: list[Any], dtype: np.dtype[Any]) -> Any:
-    return np.concatenate([np.zeros(0, dtype), *parts]).view(np.recarray)
+    return as_rows(np.concatenate([np.zeros(0, dtype), *parts]))
 
 
 def ledger_of_controlled(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Drain) -> ControlledLedger:

@@ -70,6 +70,8 @@ SLICE = 100_000
 
 # Numbers of a pool in excess of its blocks are three times as many, but no more than this.
 MAX_SPARE_NUMBERS = 1 << 22
+# Room for admissions beyond one a request, so that a small run does not outgrow its log by its first preemption.
+SPARE_ADMISSIONS = 64
 
 
 def simulate(
@@ -237,7 +239,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         **_new_hosts(deployment, numbers),
         **_new_index(config, deployment),
         feedback=np.zeros(rows, np.int64),
-        admissions=records(nodes + 2 * sequences, ADMISSION),
+        admissions=records(nodes + 2 * sequences + SPARE_ADMISSIONS, ADMISSION),
         gaps=records(gaps, GAP),
         phase_state=np.zeros(1, np.int8),
         lanes=records(0, LANE),
