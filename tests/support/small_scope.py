@@ -9,10 +9,10 @@ it is, and once more for every instant at which something happens in it, up to t
 every two such: at each of them the client of each request in flight gives up.
 
 Every run is compared with the reference model (`playproof_reference`), which shares no code with the kernel, and its
-lines are given to the checker (`playproof.checking`), which reads the rules in a third way; with three nodes, of the runs
-in which somebody gives up, every third is. Of each run that nobody gives up in the checker has the report, too, and the
-run is made pass by pass as well. A difference is printed with all
-that is needed to see it again, and the exit code is 1.
+lines are given to the checker (`playproof.checking`), which reads the rules in a third way; with three nodes, of the
+runs in which somebody gives up, every third is. Of each run that nobody gives up in the checker has the report, too,
+and the run is made pass by pass as well. A difference is printed with all that is needed to see it again, and the exit
+code is 1.
 
 What is enumerated
 ------------------
