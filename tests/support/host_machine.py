@@ -191,7 +191,7 @@ class HostBesideNaive(ReplayBesideNaive):
                 waited_ns = self.past_ns - self.pending_since.pop((row, key))
                 assert waited_ns >= least, "a block is visible before its store can have ended"
             for key in pending:
-                self.pending_since.setdefault((row, key), self.past_ns)
+                self.pending_since.setdefault((row, key), self.done_ns)
 
     @invariant()
     def blocks_are_conserved(self) -> None:

@@ -39,7 +39,9 @@ class ReplayBesideNaive(RuleBasedStateMachine):
         self.naive.driver.start()
         self.over = False
         self.steps = 0
-        self.past_ns = 0  # the last instant that both are through with
+        # The last instant at which both did what was due; and a later one, perhaps, at which only one of them had
+        # something, which came to nothing.
+        self.done_ns = self.past_ns = 0
 
     def look_closely(self) -> None:
         """Check what may not be left to the end of a rule that lets several instants pass."""
@@ -71,7 +73,7 @@ class ReplayBesideNaive(RuleBasedStateMachine):
     def run_to_next_instant(self) -> None:
         """Run both to the next instant that both know of: some hold nothing but a cancellation that comes too late."""
         self.steps += 1
-        self.past_ns = self.now()
+        self.done_ns = self.past_ns = self.now()
         self.run_naive()
         self.sim, done = run_for(self.sim, 1)
         while True:
