@@ -16,7 +16,7 @@ from playproof_spec.findings import Finding
 from playproof.checking.lines import AGGREGATED, COMPLETED, DECODE, PREFILL
 from playproof.checking.requests import blocks_for
 from playproof.checking.run import Run, in_ms
-from playproof.checking.settings import Deployment, Int64, Role
+from playproof.checking.settings import LONGEST_NS, Deployment, Int64, Role
 from playproof.checking.verdict import Bool
 
 OF_ENGINES = ("run-worker", "run-placement", "run-seats", "run-pool", "run-service", "run-handoff", "run-decode")
@@ -449,8 +449,8 @@ def _check_transfer(run: Run, deployment: Deployment, stamps: dict[str, Int64]) 
     """Where whole prompts move, activation comes no sooner than that takes."""
     if not (deployment.full_prompt and deployment.transfer_rate > 0):
         return
-    weight = (run.input * deployment.transfer_bytes).astype(np.float64)
-    least = np.rint(weight / deployment.transfer_rate * 1e9).astype(np.int64)
+    weight = run.input.astype(np.float64) * deployment.transfer_bytes
+    least = np.rint(np.minimum(weight / deployment.transfer_rate * 1e9, LONGEST_NS)).astype(np.int64)
     begin = stamps["destination_reserved_ms" if deployment.backend == "vllm" else "source_held_ms"]
     rows = np.flatnonzero((begin >= 0) & (stamps["destination_activated_ms"] >= 0))
     took = stamps["destination_activated_ms"] - begin

@@ -6,11 +6,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
-from hypothesis import assume, event, given
+from controlled import controlled_loads, steady, steady_pairs
+from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from loading import loading_cases
-from playproof_kernel import DeploymentSpec, LoadSpec, SpeculationSpec, WorkerSpec
+from playproof_kernel import DeploymentSpec, LoadSpec, SpeculationSpec
 from playproof_spec.certificate import prove
+from playproof_spec.findings import InvalidInput
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 from specs import report_of
@@ -108,10 +110,38 @@ def test_stopped_replays_pass(graph: Graph, deployment: DeploymentSpec, load: Lo
     assert told(checked(report)) == []
 
 
-def test_runs_from_a_snapshot_on_are_said_not_to_be_checked() -> None:
-    graph = sketch([{"request_id": "a", "output_length": 2}])
-    load = LoadSpec(lanes=1, snapshot_seed=1)
-    verdict = checked(report_of(prove(graph), DeploymentSpec(1, WorkerSpec(8, 4), 100), load))
-    assert verdict.kind == "under run controls"
-    late = verdict.rule("run-late")
-    assert (late.facts, late.why_not) == (0, "runs from a snapshot on are not checked yet")
+@given(graphs(max_plays=3, max_nodes=5, max_blocks=5), steady() | steady_pairs(), controlled_loads)
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+def test_runs_from_a_snapshot_on_pass(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
+    try:
+        report = report_of(prove(graph), deployment, load)
+    except InvalidInput:
+        assume(False)  # the trace contradicts itself at a cut
+    figures = report.to_dict()
+    shifts = (figures["agentic_profile"] or {}).get("idle_shifts")
+    event(f"a profile: {load.profile is not None}, timers moved: {bool(shifts)}, valid: {figures['valid']}")
+    assert told(checked(report)) == []
+
+
+def test_a_timer_that_a_moved_request_sets_is_not_moved_itself() -> None:
+    """An idle cap brings a request forward; its dispatch sets a timer, which only the next move brings forward."""
+    rows: list[dict[str, object]] = [
+        {"request_id": "before", "not_before_ms": 0.0},
+        {"request_id": "late", "not_before_ms": 100.0},
+        {
+            "request_id": "spawned",
+            "not_before_ms": 100.0,
+            "dependencies": [{"request_id": "late", "relation": "spawn", "trigger": "dispatch", "delay_ms": 5.0}],
+        },
+    ]
+    profile = pp.Profile(duration_seconds=0.02, tree_idle_cap_seconds=0.001, global_idle_cap_seconds=1.0)
+    load = pp.Load(lanes=1, snapshot_seed=1, profile=profile)
+    timing = pp.FixedTiming(prefill_ms=0.5, decode_ms=1)
+    report = pp.replay(prove(sketch(rows)), pp.Deployment(timing=timing), load)
+    shifts = report.to_dict()["agentic_profile"]["idle_shifts"]
+    assert [(shift["at_ms"], shift["timer_count"]) for shift in shifts[:2]] == [(1.0, 1), (2.5, 1)]
+    starts = {
+        line["request_id"]: line["dispatched_at_ms"] for line in report.request_dicts() if line["play_ordinal"] == 0
+    }
+    assert starts == {"late": 1.0, "spawned": 2.5}
+    assert told(checked(report)) == []

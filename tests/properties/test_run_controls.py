@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from controlled import MS, controlled_loads, expected, observed
+from controlled import controlled_loads, expected, observed, steady, steady_pairs
 from hypothesis import HealthCheck, Phase, assume, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
@@ -23,8 +23,6 @@ from playproof_kernel import (
     DecodeSpec,
     DeploymentSpec,
     LoadSpec,
-    Timing,
-    TimingKind,
     TransferSpec,
     WorkerSpec,
     driver,
@@ -49,29 +47,7 @@ from playproof_spec.machines import (
     PhaseState,
     RequestEvent,
 )
-from strategies import deployments, disaggregated, graphs, optioned_deployments, routers, sglang_deployments
-
-# Every pass takes time, so that no instant is endless and a deadline is reached.
-TIMINGS = [Timing(TimingKind.FIXED, 7 * MS, 2 * MS), Timing(TimingKind.FIXED, 3 * MS, 1 * MS)]
-
-
-@st.composite
-def steady(draw: st.DrawFn) -> DeploymentSpec:
-    drawn = draw(deployments | optioned_deployments() | sglang_deployments)
-    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), router=draw(st.none() | routers))
-
-
-@st.composite
-def steady_pairs(draw: st.DrawFn) -> DeploymentSpec:
-    drawn = draw(disaggregated())
-    assert drawn.decode is not None
-    decode = dataclasses.replace(drawn.decode, worker=_timed(draw, drawn.decode.worker))
-    router = draw(st.none() | routers)
-    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), decode=decode, router=router)
-
-
-def _timed(draw: st.DrawFn, worker: WorkerSpec) -> WorkerSpec:
-    return dataclasses.replace(worker, timing=draw(st.sampled_from(TIMINGS)))
+from strategies import graphs
 
 
 def both(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, fault: str = "") -> tuple[Any, Any]:
