@@ -203,7 +203,11 @@ def _pools(deployment: Deployment) -> list[tuple[int, Role]]:
 
 def _check_seats(run: Run, deployment: Deployment) -> None:
     for pool, role in _pools(deployment):
-        held, _ = _served(run, pool)
+        held, counts = _served(run, pool)
+        if deployment.backend == "sglang" and pool == DECODE:
+            # One that was retracted computes its prompt again, chunk by chunk. Between two chunks it stands in the
+            # queue, and what was handed over meanwhile takes its seat.
+            held = held.kept(counts == 1)
         _tell_bound(run, "run-seats", held, role.max_sequences, "sequences run at once", role)
 
 

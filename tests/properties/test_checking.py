@@ -60,6 +60,32 @@ def test_replays_pass(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, 
     assert told(checked(report)) == []
 
 
+def test_a_retracted_prompt_between_two_chunks_has_no_seat() -> None:
+    """On an SGLang decode worker with one seat, what was handed over sits down between two chunks of a prompt."""
+
+    def row(name: str, tokens: int, output: int, base: int, **more: object) -> dict[str, object]:
+        hash_ids = list(range(base, base + tokens))
+        return {"request_id": name, "play_id": name, "hash_ids": hash_ids, "output_length": output, **more}
+
+    rows = [
+        row("retracted", 4, 2, 0),
+        row("first", 3, 0, 100),
+        row("second", 5, 0, 300, play_id="first", dependencies=["first"]),
+        row("seated", 4, 1, 200, not_before_ms=40.0),
+    ]
+    role = {"block_size": 1, "max_sequences": 1, "chunked_prefill_size": 1, "max_prefill_tokens": 4}
+    role |= {"rules": "aisimulate", "timing": pp.FixedTiming(prefill_ms=10, decode_ms=1)}
+    pair = pp.Disaggregated(
+        backend="sglang", prefill=pp.PrefillRole(blocks=60, **role), decode=pp.DecodeRole(blocks=10, **role)
+    )
+    report = pp.replay(prove(sketch(rows, block_size=1)), pair)
+    lines = {line["request_id"]: line for line in report.request_dicts()}
+    assert [entry["at_ms"] for entry in lines["retracted"]["admission_history"]] == [30.0, 70.0, 120.0]
+    assert lines["seated"]["admission_history"][1]["at_ms"] == 160.0
+    assert lines["retracted"]["terminal_time_ms"] == lines["seated"]["terminal_time_ms"] == 161.0
+    assert told(checked(report)) == []
+
+
 @given(pressed(), loads)
 def test_replays_under_pressure_pass(case: tuple[Graph, DeploymentSpec], load: LoadSpec) -> None:
     report = report_of(prove(case[0]), case[1], load)
