@@ -248,11 +248,17 @@ def ms_as_ns(time_ms: float) -> int:
     return round(time_ms * NS_PER_MS)
 
 
+def as_json(given: object) -> Any:
+    """Return settings as JSON values: what says of itself what it is, or what a file says, whatever that is."""
+    told = getattr(given, "to_dict", None)
+    return given if told is None else told()
+
+
 def read_deployment(given: Mapping[str, Any] | AsJson | None, tally: Tally, field: str) -> Deployment | None:
     """Return a deployment, or None where there is none or it cannot be read, which is a finding then."""
     if given is None:
         return None
-    values = given if isinstance(given, Mapping) else given.to_dict()
+    values = as_json(given)
     try:
         common = msgspec.convert(values, _Common)
         if common.mode == "aggregated":
@@ -298,9 +304,7 @@ def _role(name: str, role: _Role, backend: str) -> Role:
 
 def read_load(given: Mapping[str, Any] | AsJson | None, tally: Tally, field: str) -> Load | None:
     """Return a load, the default one where none is given, or None where it cannot be read, which is a finding then."""
-    values: Mapping[str, Any] = {}
-    if given is not None:
-        values = given if isinstance(given, Mapping) else given.to_dict()
+    values = {} if given is None else as_json(given)
     try:
         load = msgspec.convert(values, _Load)
     except (msgspec.ValidationError, RecursionError) as error:

@@ -6,7 +6,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
+import pytest
 from controlled import controlled_loads, steady, steady_pairs
+from honest_runs import KINDS, honest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from loading import loading_cases
@@ -15,6 +17,7 @@ from playproof_spec.certificate import prove
 from playproof_spec.findings import InvalidInput
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
+from seeded_faults import numbers, plus, put, why_untold
 from specs import report_of
 from strategies import (
     canceled,
@@ -171,3 +174,20 @@ def test_a_timer_that_a_moved_request_sets_is_not_moved_itself() -> None:
     }
     assert starts == {"late": 1.0, "spawned": 2.5}
     assert told(checked(report)) == []
+
+
+# Facts altered ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_an_altered_number_is_found(kind: str, data: st.DataObject) -> None:
+    """Whichever number of an honest run becomes another is found, unless it is one of which nothing tells."""
+    run = honest(kind).altered()
+    told_of = [place for place in numbers({"lines": run.lines, "report": run.report}) if not why_untold(kind, place[0])]
+    place, before = data.draw(st.sampled_from(told_of))
+    amounts = [1, -1, 3, 1000] if isinstance(before, int) else [0.001, -0.001, 7.0, -7.0, 1e6]
+    put({"lines": run.lines, "report": run.report}, place, plus(data.draw(st.sampled_from(amounts))))
+    verdict = run.check()
+    event(", ".join(rule.code for rule in verdict.rules if rule.broken))
+    assert not verdict.ok
