@@ -44,7 +44,7 @@ def course_of(run: Run) -> Course:
         settled=settled,
         released=released,
         ready=ready,
-        advance=profile.advances(run, released, ready, dispatched),
+        advance=profile.advances(run, released, ready, dispatched, failed_at),
         fired=fired,
         due_after=due_after,
     )

@@ -113,7 +113,7 @@ def _instance_names(run: Run) -> list[str]:
     return [instance_name(run, digest, instance) for instance in range(len(run.plays.play))]
 
 
-def advances(run: Run, released: Int64, ready: Int64, dispatched: Int64) -> Int64:
+def advances(run: Run, released: Int64, ready: Int64, dispatched: Int64, failed_at_of: Int64) -> Int64:
     """Return by how much each occurrence's timer was moved, ns.
 
     A shift moves the timers that are running then, of one play or of all. Online, where it is not known to the
@@ -136,16 +136,21 @@ def advances(run: Run, released: Int64, ready: Int64, dispatched: Int64) -> Int6
             own.setdefault(shift.instance, []).append(shift)
     for occurrence in late.tolist():
         mine = own.get(int(run.plays.instance[occurrence]), [])
-        amounts = _amounts(run, every, mine, *(int(each[occurrence]) for each in (released, ready, dispatched)))
+        failed_at = int(failed_at_of[run.plays.instance[occurrence]])
+        instants = (int(each[occurrence]) for each in (released, ready, dispatched))
+        amounts = _amounts(run, every, mine, failed_at, *instants)
         moved[occurrence] = amounts[0]
     return moved
 
 
-def _amounts(run: Run, every: list[Shift], mine: list[Shift], begin: int, due: int, begun: int) -> list[int]:
+def _amounts(
+    run: Run, every: list[Shift], mine: list[Shift], failed_at: int, begin: int, due: int, begun: int
+) -> list[int]:
     """Return by how much a timer may have been moved that runs from `begin` and is due at `due`, the likeliest first.
 
-    A timer that a dispatch sets runs from behind the shift of that instant on, which let the dispatch come then. Only
-    where a cap is 0 may one more shift follow at once: what came first there, the start of its request shows.
+    It runs no longer when its play has failed. A timer that a dispatch sets runs from behind the shift of that instant
+    on, which let the dispatch come then. Only where a cap is 0 may one more shift follow at once: what came first
+    there, the start of its request shows.
     """
     assert run.load.profile is not None
     if run.online is not None:
@@ -156,7 +161,7 @@ def _amounts(run: Run, every: list[Shift], mine: list[Shift], begin: int, due: i
         at_once = list(itertools.takewhile(lambda shift: shift.at == begin, _from(every, mine, begin)))
     for skipped in range(len(at_once), -1, -1):
         behind = itertools.chain(at_once[skipped:], _from(every, mine, begin + 1))
-        amounts.append(_moved(behind, due, lambda shift, left: shift.at < left))
+        amounts.append(_moved(behind, due, lambda shift, left: shift.at < min(left, failed_at)))
     return sorted(amounts, key=lambda amount: due - amount != begun)
 
 

@@ -176,6 +176,25 @@ def test_a_timer_that_a_moved_request_sets_is_not_moved_itself() -> None:
     assert told(checked(report)) == []
 
 
+def test_the_timers_of_a_play_that_has_failed_are_not_moved() -> None:
+    """A refused root fails its play at once, and skips another root; then an idle cap moves all timers of the run."""
+    long = {"input_length": 20, "hash_ids": [1, 2]}
+    rows: list[dict[str, object]] = [
+        {"request_id": "x", "play_id": "refused", **long},
+        {"request_id": "a", "play_id": "cut", **long},
+        {"request_id": "b", "play_id": "cut", "not_before_ms": 2.0},
+        {"request_id": "c", "play_id": "cut", "not_before_ms": 20.0},
+    ]
+    profile = pp.Profile(duration_seconds=0.02, tree_idle_cap_seconds=0.004, global_idle_cap_seconds=0.001)
+    load = pp.Load(lanes=2, snapshot_seed=0, profile=profile)
+    deployment = pp.Deployment(timing=pp.FixedTiming(prefill_ms=7, decode_ms=2), context_length=18)
+    report = pp.replay(prove(sketch(rows)), deployment, load)
+    figures = report.to_dict()
+    assert figures["agentic_profile"]["idle_shifts"][0]["at_ms"] == 1.0
+    assert figures["skipped_requests"] > 0
+    assert told(checked(report)) == []
+
+
 # Facts altered ------------------------------------------------------------------------------------------------------
 
 
