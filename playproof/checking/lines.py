@@ -37,8 +37,8 @@ CHUNK_BYTES = 1 << 18
 DICTS_PER_CHUNK = 2000
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
-# The clock ends after 2**62 ns.
-Instant = Annotated[float, Meta(ge=0.0, le=4.7e12)]
+# The clock ends after 2**62 ns; the sum of two instants fits 64 bits.
+Instant = Annotated[float, Meta(ge=0.0, le=4.6e12)]
 Figure = Annotated[float, Meta(ge=-1e18, le=1e18)]
 
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from playproof_spec.findings import finding
 
-from playproof.checking.driver import Course
+from playproof.checking.course import Course
 from playproof.checking.figures import ended_plays
 from playproof.checking.lines import STATUSES
 from playproof.checking.matching import instance_name
@@ -70,6 +70,10 @@ def check_outcomes(run: Run, course: Course, digest: str) -> None:
         _check_status(run, instance, outcome, ended, tell)
         _check_failure(run, instance, outcome, failing[instance], tell)
         _check_times(run, course, instance, outcome, int(released[instance]), tell)
+    if run.controlled:
+        never, field = sum(outcome.never_issued_requests for outcome in told), "never_issued_requests"
+        given = run.report.get(field)
+        _tell(run, field, (), given == never, "the figure is not the sum over plays", given, never)
 
 
 def _tell(run: Run, field: str, ids: tuple[str, ...], good: bool, message: str, found: object, wanted: object) -> None:

@@ -18,6 +18,8 @@ from playproof.checking.verdict import Tally
 
 # Later than any instant of a clock.
 AFTER_ALL = 2**62
+# So late that nothing can be said of what came then; sums of it and of two instants fit 64 bits.
+HEARD_MOST_NS = 1e17
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,5 +201,5 @@ def online_of(lines: Columns, report: Mapping[str, Any] | None, tally: Tally) ->
         where = Where(file=tally.report_file, field="online")
         tally.tell("run-figure", finding("run-figure", "the block cannot be read", where=where))
         return Online(None, None, AFTER_ALL, True)
-    heard_ns = int((late_ms or 0.0) * NS_PER_MS * known.time_scale) + 1000
+    heard_ns = int(min((late_ms or 0.0) * NS_PER_MS * known.time_scale, HEARD_MOST_NS)) + 1000
     return Online(known.mock_workers, known.time_scale, heard_ns, known.partial)

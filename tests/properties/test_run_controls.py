@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from controlled import MS, controlled_loads, expected, observed
+from controlled import controlled_loads, expected, observed, steady, steady_pairs
 from faulty_controls import FAULTY
 from hypothesis import HealthCheck, Phase, assume, find, given, settings
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
 from playproof_reference.controls import Controls as NaiveControls
 from playproof_reference.controls import replay_controlled as naive_controlled
 from playproof_spec.certificate import prove
-from playproof_spec.deployment import DecodeSpec, DeploymentSpec, LoadSpec, Timing, TimingKind, TransferSpec, WorkerSpec
+from playproof_spec.deployment import DecodeSpec, DeploymentSpec, LoadSpec, TransferSpec, WorkerSpec
 from playproof_spec.digest import graph_digest
 from playproof_spec.findings import InvalidInput
 from playproof_spec.graph import Graph
@@ -39,29 +39,7 @@ from playproof_spec.machines import (
     PhaseState,
     RequestEvent,
 )
-from strategies import deployments, disaggregated, graphs, optioned_deployments, routers, sglang_deployments
-
-# Every pass takes time, so that no instant is endless and a deadline is reached.
-TIMINGS = [Timing(TimingKind.FIXED, 7 * MS, 2 * MS), Timing(TimingKind.FIXED, 3 * MS, 1 * MS)]
-
-
-@st.composite
-def steady(draw: st.DrawFn) -> DeploymentSpec:
-    drawn = draw(deployments | optioned_deployments() | sglang_deployments)
-    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), router=draw(st.none() | routers))
-
-
-@st.composite
-def steady_pairs(draw: st.DrawFn) -> DeploymentSpec:
-    drawn = draw(disaggregated())
-    assert drawn.decode is not None
-    decode = dataclasses.replace(drawn.decode, worker=_timed(draw, drawn.decode.worker))
-    router = draw(st.none() | routers)
-    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), decode=decode, router=router)
-
-
-def _timed(draw: st.DrawFn, worker: WorkerSpec) -> WorkerSpec:
-    return dataclasses.replace(worker, timing=draw(st.sampled_from(TIMINGS)))
+from strategies import graphs
 
 
 def both(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> tuple[Any, Any]:
