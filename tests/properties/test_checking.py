@@ -10,7 +10,7 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 from loading import loading_cases
 from playproof_spec.certificate import prove
-from playproof_spec.deployment import DeploymentSpec, LoadSpec, SpeculationSpec, WorkerSpec
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, RouterSpec, SpeculationSpec, WorkerSpec
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 from specs import report_of
@@ -51,7 +51,9 @@ def told(verdict: Verdict) -> list[str]:
 
 
 @given(graphs(), everywhere, loads, st.booleans(), st.none() | routers)
-def test_replays_pass(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, by_play: bool, router: object) -> None:
+def test_replays_pass(
+    graph: Graph, deployment: DeploymentSpec, load: LoadSpec, by_play: bool, router: RouterSpec | None
+) -> None:
     deployment = replace(deployment, router=router)
     report = report_of(prove(graph), deployment, replace(load, play_scope=by_play))
     event(f"failed: {report.to_dict()['failed_trajectories'] > 0}")
