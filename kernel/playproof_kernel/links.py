@@ -30,7 +30,7 @@ from __future__ import annotations
 from typing import Any
 
 from playproof_spec.machines import TransferEvent, TransferState
-from playproof_spec.units import HORIZON_NS
+from playproof_spec.units import HORIZON_NS, NS_PER_S
 
 from playproof_kernel import queues
 from playproof_kernel.arrays import D2H, ENDED_COPIES, H2D, NONE, STORES
@@ -43,7 +43,7 @@ _MOVING = constant(TransferState.MOVING)
 
 # Added before an end is cut to whole nanoseconds: a half, and a little so that exact halves are no boundary.
 _ROUNDING = 0.5 + 2.0**-10
-_NS_PER_S = 1e9
+_NS_PER_S = float(NS_PER_S)
 
 
 @compiled
