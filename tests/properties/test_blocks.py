@@ -199,7 +199,7 @@ class PoolBesideNaive(RuleBasedStateMachine):
 
     @invariant()
     def the_index_has_the_pages_of_the_cached_keys_alone(self) -> None:
-        keys = [int(key) for key, copies in self.naive.cached.items() if copies]
+        keys: list[Any] = [key for key, copies in self.naive.cached.items() if copies]  # integers, as `KEYS` has them
         live = live_pages(self.pool.pages, self.pool.worker[0])
         assert sorted(int(self.pool.pages[page].number) for page in live) == sorted({key // PAGE for key in keys})
         places = self.pool.places.reshape(-1, PAGE)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from loading import loading_cases
 from playproof_spec.certificate import prove
-from playproof_spec.deployment import DeploymentSpec, LoadSpec, SpeculationSpec
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, RouterSpec, SpeculationSpec
 from playproof_spec.findings import InvalidInput
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
@@ -56,7 +56,9 @@ def told(verdict: Verdict) -> list[str]:
 
 
 @given(graphs(), everywhere, loads, st.booleans(), st.none() | routers)
-def test_replays_pass(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, by_play: bool, router: object) -> None:
+def test_replays_pass(
+    graph: Graph, deployment: DeploymentSpec, load: LoadSpec, by_play: bool, router: RouterSpec | None
+) -> None:
     deployment = replace(deployment, router=router)
     report = report_of(prove(graph), deployment, replace(load, play_scope=by_play))
     event(f"failed: {report.to_dict()['failed_trajectories'] > 0}")

@@ -83,7 +83,9 @@ class DriverBesideNaive(RuleBasedStateMachine):
     @precondition(lambda self: not self.naive.due() and self.naive.next_time() is not None)
     @rule()
     def wait_for_the_next_timer(self) -> None:
-        self.naive.now = self.naive.next_time()
+        timer = self.naive.next_time()
+        assert timer is not None
+        self.naive.now = timer
         self.sim.run[0].now = self.naive.now
 
     @precondition(lambda self: not self.naive.due() and self.in_flight())

@@ -45,8 +45,8 @@ def driven(graph: Graph, load: LoadSpec, offline: Ledger, workers: int) -> Ledge
             del due[slot]
             state = RequestState(int(offline.request_state[slot]))
             columns = (offline.dispatched_ns, offline.first_token_ns, offline.second_token_ns, offline.last_token_ns)
-            times = [int(column[slot]) for column in columns]
-            live.end(slot, End(state, *times, now, int(offline.output_length[slot]), cached=-1))
+            sent, first, second, last = (int(column[slot]) for column in columns)
+            live.end(slot, End(state, sent, first, second, last, now, int(offline.output_length[slot]), cached=-1))
         orders, given_up = live.step(now)
         assert not given_up
         for order in orders:

@@ -65,7 +65,8 @@ def evict(tree: Tree, pages: int) -> None:
 def new_tree(prompts: list[list[int]]) -> Tree:
     """Return an empty tree over `prompts`, one key a page: equal prefixes have equal keys, nothing else."""
     chains: dict[tuple[int, ...], int] = {}
-    static, runs = records(len(prompts), STATIC), []
+    static = records(len(prompts), STATIC)
+    runs: list[list[int]] = []
     for number, prompt in enumerate(prompts):
         static[number].input = len(prompt)
         static[number].key_begin = len(runs)

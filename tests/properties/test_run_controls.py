@@ -196,17 +196,20 @@ class ControlsBesideNaive(RuleBasedStateMachine):
     @precondition(lambda self: self.running() and self.naive.due())
     @rule()
     def dispatch(self) -> None:
+        assert self.naive is not None
         wanted = self.naive.due()[0]
         slot = dispatch_next(self.sim)
         assert int(self.sim.static[slot].serial) == wanted
         self.naive.dispatch(wanted)
 
     def move_to(self, now: int) -> None:
+        assert self.naive is not None
         self.naive.now = now
         self.sim.run[0].now = now
         self.both_step()
 
     def both_step(self) -> None:
+        assert self.naive is not None
         if self.split and int(self.sim.run[0].seats) < int(self.sim.config[0].lanes):
             self.sim = with_more_seats(self.sim)
         while step(self.sim):
@@ -225,11 +228,15 @@ class ControlsBesideNaive(RuleBasedStateMachine):
     @precondition(lambda self: self.running() and not self.naive.due() and self.naive.next_time() is not None)
     @rule()
     def wait_for_what_is_next(self) -> None:
-        self.move_to(self.naive.next_time())
+        assert self.naive is not None
+        following = self.naive.next_time()
+        assert following is not None
+        self.move_to(following)
 
     @precondition(lambda self: self.running() and not self.naive.due() and (self.naive.in_flight() or self.held))
     @rule(later_ns=st.sampled_from([0, 1, 500_000, 1_000_000, 7_000_000]))
     def let_time_pass(self, later_ns: int) -> None:
+        assert self.naive is not None
         following = self.naive.next_time()
         now = self.naive.now + later_ns
         self.move_to(now if following is None else min(now, following))
@@ -237,6 +244,7 @@ class ControlsBesideNaive(RuleBasedStateMachine):
     @precondition(lambda self: self.running() and self.naive.in_flight())
     @rule(data=st.data())
     def requests_end(self, data: st.DataObject) -> None:
+        assert self.naive is not None
         ending = data.draw(st.lists(st.sampled_from(self.naive.in_flight()), min_size=1, unique=True))
         kinds = st.sampled_from(["completed"] * 6 + ["rejected", "failed"])
         outcomes = [(number, data.draw(kinds)) for number in ending]

@@ -98,7 +98,7 @@ def loading_deployment(chance: Random, size: int, shared: bool, split: bool) -> 
     )
 
     def worker(hosted: bool) -> WorkerSpec:
-        rates = {"d2h_bytes_per_second": _rate(chance), "h2d_bytes_per_second": _rate(chance)}
+        rates: dict[str, Any] = {"d2h_bytes_per_second": _rate(chance), "h2d_bytes_per_second": _rate(chance)}
         latency_ns = chance.choice([0, 0, MS])
         timing = Timing(TimingKind.FIXED, chance.choice([0, 3, 7]) * MS, chance.choice([0, 1, 2]) * MS)
         return WorkerSpec(

@@ -183,7 +183,7 @@ def _kept(sim: Sim, worker: int) -> int:
     if len(sim.hosts) == 0 or not sim.hosts[worker].shared:
         return 0
     read = np.isin(sim.block_state[worker], (BlockState.READING, BlockState.READING_IDLE))
-    kept, row = np.count_nonzero(read), int(sim.queues[worker, RETURNING].head)
+    kept, row = int(np.count_nonzero(read)), int(sim.queues[worker, RETURNING].head)
     while row != NONE:
         kept += int(sim.copyings[row].blocks)
         row = int(sim.copyings[row].next)

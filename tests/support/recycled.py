@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from playproof_kernel import controlled, instances, simulate_controlled
 from playproof_spec.certificate import prove
@@ -98,10 +99,11 @@ def found(shared: bool, split: bool, workers: int) -> Found:
 
 def main() -> None:
     instances.namespace = lambda sim, lane, ordinal: 0
-    controlled.refuse_wrong_namespaces = lambda sim: None  # which sees it, as its own test shows
-    for each in DEPLOYMENTS:
-        result = found(*each)
-        print(*each, result.instances, result.first_reused, result.last_restored)
+    # What would see it, as its own test shows.
+    with mock.patch.object(controlled, "refuse_wrong_namespaces", return_value=None):
+        for each in DEPLOYMENTS:
+            result = found(*each)
+            print(*each, result.instances, result.first_reused, result.last_restored)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -71,7 +71,7 @@ BLOCK = 4
 PASS_MS = 1.0
 TIMING = Timing(TimingKind.FIXED, prefill_ns=2_000_000, decode_ns=1_000_000)
 # Input, output, and hash ids of the node with this number.
-REQUESTS = {
+REQUESTS: dict[str, Callable[[int], tuple[int, int, list[int]]]] = {
     "short": lambda node: (4, 2, [1]),
     "long": lambda node: (7, 5, [1, 10 + node]),
     "over": lambda node: (8, 12, [20 + node, 30 + node]),

@@ -131,7 +131,7 @@ deployments = st.builds(
 )
 
 # Settings of vLLM's scheduler and cache beside the peer's, by the names of the kernel.
-scheduler_options = {
+scheduler_options: dict[str, st.SearchStrategy[Any]] = {
     "watermark": st.sampled_from([0.0, 0.0, 0.1, 0.4, 1.0]),
     "long_prefill_tokens": st.sampled_from([0, 0, 1, 3, 7]),
     "reserve_full_prompt": st.booleans(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import playproof
 
 readers()  # formats declare findings of their own
 PACKAGES = (playproof, playproof_kernel, playproof_lowering, playproof_reference, playproof_spec)
-ROOMS = [Path(room.__file__).parent for room in PACKAGES]
+ROOMS = [Path(inspect.getfile(room)).parent for room in PACKAGES]
 # What takes a code as its first argument.
 MAKERS = {"finding", "Problem", "SourceError", "add", "_refuse"}
 

@@ -137,7 +137,7 @@ def test_bad_input_is_refused_as_by_replay(
 
 def test_time_is_looked_at_between_rounds_only(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 59.0, 61.0])
-    monkeypatch.setattr(hunt.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("playproof.fuzzing.hunt.time.monotonic", lambda: next(clock))
     assert list(hunt.Hunt(1, minutes=1.0).numbers()) == [1, 2, 3]
     assert list(hunt.Hunt(1, minutes=0.0, only=7).numbers()) == [7]
 

@@ -317,7 +317,7 @@ def test_m5_sees_lost_blocks_and_wrong_references(broken: Machine, words: str) -
         ({"number": "(* space span)"}, "two blocks have one number"),
     ],
 )
-def test_m6_sees_identities_that_collide(rules: dict[str, str], words: str) -> None:
+def test_m6_sees_identities_that_collide(rules: dict[str, Any], words: str) -> None:
     verdict = machine_proofs.prove_identity(**rules)
     assert verdict.verdict == "failed"
     assert words in verdict.how

@@ -39,7 +39,7 @@ def written_states(tree: ast.AST) -> Iterator[tuple[str, int]]:
             for target in targets:
                 for part in target.elts if isinstance(target, ast.Tuple) else [target]:
                     if isinstance(part, ast.Subscript) and _base(part.value) in aliases:
-                        yield function.name, node.lineno
+                        yield function.name, part.lineno
 
 
 def _base(expression: ast.expr) -> str:

@@ -79,6 +79,7 @@ def test_a_large_trace_is_announced_and_replayed(monkeypatch: pytest.MonkeyPatch
     with notices.shown_by(said.append):
         report = pp.run(FOLDER / NAMES[0] / "config.yaml", engine="reference")
     assert said == [by_reference.SLOW_REFERENCE]
+    assert report.requests is not None
     assert len(report.requests) >= 1
 
 

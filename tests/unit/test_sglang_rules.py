@@ -42,7 +42,8 @@ def test_every_switch_has_a_golden() -> None:
 def test_a_switch_decides_its_golden(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = SHOWN_BY[switch]
     before = replayed(name)
-    without = dataclasses.replace(RULE_SETS[Rules.SGLANG], **{switch: False})
+    changed: dict[str, Any] = {switch: False}
+    without = dataclasses.replace(RULE_SETS[Rules.SGLANG], **changed)
     monkeypatch.setitem(sglang_rules.RULE_SETS, Rules.SGLANG, without)
     assert replayed(name) != before
 
@@ -88,7 +89,7 @@ def test_the_docs_name_every_switch_and_version() -> None:
 def test_both_roles_follow_one_set() -> None:
     with pytest.raises(InvalidDeployment, match="one set of rules"):
         pp.Disaggregated(backend="sglang", decode=pp.DecodeRole(rules="aisimulate"))
-    roles = {"prefill": pp.PrefillRole(rules="aisimulate"), "decode": pp.DecodeRole(rules="aisimulate")}
-    spec = pp.Disaggregated(backend="sglang", **roles).to_spec()
+    prefill, decode = pp.PrefillRole(rules="aisimulate"), pp.DecodeRole(rules="aisimulate")
+    spec = pp.Disaggregated(backend="sglang", prefill=prefill, decode=decode).to_spec()
     assert spec.decode is not None
     assert spec.worker.rules == spec.decode.worker.rules == Rules.AISIMULATE

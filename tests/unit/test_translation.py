@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from playproof_kernel import ReplayFault, simulate, translation
+from playproof_kernel import ReplayFault, instances, simulate, translation
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.controlled import simulate_controlled, start_controlled
 from playproof_kernel.faults import TranslationFault
@@ -323,7 +323,7 @@ FALSE_NAMESPACES: dict[str, Callable[[Any, int, int], int]] = {
 def test_a_run_that_gives_other_namespaces_is_refused(
     monkeypatch: pytest.MonkeyPatch, false: Callable[[Any, int, int], int]
 ) -> None:
-    monkeypatch.setattr(translation.instances, "namespace", false)
+    monkeypatch.setattr(instances, "namespace", false)
     with running(Mode.INTERPRETED), pytest.raises(TranslationFault, match="the rule says"):
         simulate_controlled(prove(SMALL), DEPLOYMENT, CONTROLLED)
 
