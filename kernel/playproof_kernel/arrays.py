@@ -1,6 +1,7 @@
 """The dense arrays that a replay runs on: their record types, and `Sim`, the bundle that compiled functions take.
 
-Columns that describe the corpus are read only (`static`, `edges`, `keys`); the rest is written in place. Lifecycle
+Each record says what a new row has, each field of `Sim` how many rows there are; see `records`. Columns that describe
+the corpus are read only (`static`, `edges`, `keys`); the rest is written in place. Lifecycle
 states stand apart, one int8 array a machine, since only `advance` may write them. -1 (`NONE`) stands for no index and
 for no time. Indices are int64 wherever compiled functions pass them on, since a second integer type would mean a second
 compilation of every function it reaches; only the block pool, which is walked most, keeps int32.
@@ -8,13 +9,13 @@ compilation of every function it reaches; only the block pool, which is walked m
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from playproof_kernel.jit import by_reference, constant
-from playproof_kernel.records import Grid, Record, Rows, f8, f8s, i4, i8, i8s, per_draft
+from playproof_kernel.records import Dimension, Grid, Record, Rows, f8, f8s, i4, i8, i8s, per_draft
 
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
@@ -639,6 +640,59 @@ class Shift(Record):
     timers: i8 = 0
 
 
+# Dimensions ---------------------------------------------------------------------------------------------------------
+
+# What arrays have one row of, and what is in a row.
+ROLES = Dimension("roles")
+ONE = Dimension("record of its kind")
+REQUESTS = Dimension("engine requests")
+NODES = Dimension("nodes")
+HANDED_OVER = Dimension("nodes that are handed over: all in prefill/decode, else none")
+EDGES = Dimension("edges")
+KEY_RUNS = Dimension("runs of block keys")
+PLAYS = Dimension("plays")
+LANES = Dimension("lanes, or one without")
+WORKERS = Dimension("workers")
+SEATS = Dimension("seats of the worker that has most")
+TWO = Dimension("passes, in progress and prepared")
+SEATS_AHEAD = Dimension("seats, or none without asynchronous scheduling")
+QUEUE_KINDS = Dimension("queues a worker")
+ACTION_QUEUES = Dimension("queues of actions: one a worker, and that of what is to be done now")
+NUMBERS = Dimension("numbers of blocks")
+NUMBERS_SHOWN = Dimension("numbers of blocks whose place shows, or none")
+BLOCKS_SHOWN = Dimension("places of blocks that show, or none")
+STRETCHES = Dimension("stretches of idle blocks (a power of two)")
+BUCKETS = Dimension("buckets of the index of blocks (a power of two)")
+BLOCKS = Dimension("blocks of the largest pool")
+PLACES = Dimension("keys of the pages of the index")
+ENTRIES = Dimension("entries of block tables")
+LONGEST_TABLE = Dimension("entries of the longest block table, and one")
+TREES = Dimension("radix trees: one a worker, and with the KV router as many again, for the ghosts")
+BRANCHES = Dimension("nodes of a radix tree")
+BRANCH_BUCKETS = Dimension("buckets of a radix tree (a power of two)")
+THREE = Dimension("sums of a prefill part")
+TRANSFERS = Dimension("transfers that may be on their way")
+CANCELLATIONS = Dimension("cancellations, in the order of their times")
+HOSTS = Dimension("workers, or none without host memory")
+HOST_POOLS = Dimension("host pools: one that all share, or one a worker")
+HOST_PLACES = Dimension("keys of the pages of a host pool")
+HOST_STRETCHES = Dimension("stretches of idle blocks of a host pool")
+HOST_BLOCKS = Dimension("blocks of a host pool")
+HOST_BUCKETS = Dimension("buckets of the index of a host pool (a power of two)")
+COPYINGS = Dimension("copies that may be under way, worker by worker")
+INDICES = Dimension("indices of the KV router: of devices, of host pools, of what each worker evicted there")
+INDEXED_KEYS = Dimension("keys of such an index, and one")
+INDEX_BUCKETS = Dimension("buckets of such an index (a power of two)")
+ADMISSION_LOG = Dimension("admissions that there is room for")
+GAP_LOG = Dimension("distinct gaps that there is room for (a power of two)")
+LANES_CONTROLLED = Dimension("lanes under run controls")
+PREPARATION = Dimension("preparation requests")
+RESULT_LOG = Dimension("results that there is room for")
+ENDED_LOG = Dimension("ended plays that there is room for")
+SHIFT_LOG = Dimension("shifts of timers that there is room for")
+UNCOUNTED = Dimension("requests whose gaps stay out of the log")
+
+
 @by_reference
 class Sim(NamedTuple):
     """Everything a replay works on. `run` is a record of length one.
@@ -647,135 +701,73 @@ class Sim(NamedTuple):
     Under the run controls the first nodes and plays are the corpus', which are copied and not run; the slots and seats
     of play instances follow, with the slots of preparation requests between (see `instances`).
 
-    Attributes
-    ----------
-    config : records, shape (roles,)
-    static, live, tickets, request_state : shape (R,)
-        The first rows are the nodes'.
-    node_state, handoffs, handoff_state : shape (nodes,)
-        `handoffs` is empty when aggregated.
-    edges : shape (edges,); keys : shape (key runs,)
-    blank_live, blank_ticket, blank_handoff, blank_play : shape (1,)
-        What a row has when it is used again.
-    plays, play_state : shape (plays,); play_nodes : Int64, shape (nodes,)
-    lane_state : Int8, shape (max(lanes, 1),)
-    workers : shape (W,); running : Int64, shape (W, max_sequences)
-    receivers : Int64, shape (W, 2, max_sequences)
-        With asynchronous scheduling: the requests that a pass gives a token or brings to their end. Else rows of none.
-    queues : records of `Queue`, shape (W, QUEUES)
-        Linked by `live`.
-    actions : records of `Queue`, shape (W + 1,)
-        Linked by `tickets`: what waits for the end of each worker's pass; last, what is to be done now.
-    copies : shape (W, numbers); block_state : Int8, shape (W, numbers)
-    links : Int32, shape (W, numbers)
-    slots : Int32, shape (W, numbers); free_slots : Int32, shape (W, blocks); read_slots : Int8, shape (W, blocks)
-        Rows without length where no worker has host memory of its own.
-    order : records of `Stretch`, shape (W, power of two); buckets : Int32, shape (W, power of two)
-    index_pages : records of `IndexPage`, shape (W, blocks); index_places : Int32, shape (W, blocks * PAGE)
-        See `blocks`.
-    arena, spare : Int32
-        Block tables, and the room to compact them into.
-    holders : Int64, shape (R,)
-        Requests with a block table.
-    found : Int32, shape (longest table,)
-        Scratch: the copies of the last prefix lookup.
-    tree : records, shape (W, capacity); leaves : Int64, shape (W, capacity); branches : Int64, shape (W, power of two)
-        Radix trees: nodes, heaps of unlocked leaves, hash buckets. They grow between slices of the run. With the KV
-        router there are as many rows of `tree` again, for the ghosts.
-    part : Int64, shape (W, 3)
-        Scratch: the prefill part of the pass being scheduled.
-    heap, transfers : shape (nodes,)
-        Timers of ready nodes; ends of transfers.
-    cancellations : records of `Heap`
-        In the order of their times.
-    hosts : records of `Host`, shape (W,)
-        Empty without host memory, as are all of these.
-    host_state : Int8, shape (pools, host blocks * PAGE); host_details : records of `HostDetail`, the same shape
-        By `pool`, as are the next three: with a pool that all share there is one row, else one a worker.
-    host_order : records of `HostStretch`, shape (pools, host blocks * ORDER_PER_BLOCK)
-    host_pages : records of `HostPage`, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
-        See `host`.
-    kept : Int32, shape (W, numbers)
-        What comes after a copy, or NONE, among those that a store to a shared pool keeps.
-    copyings : records of `Copying`, shape (W · host blocks,); copying_state : Int8, the same shape
-        Rows worker by worker.
-    index : records of `Indexed`, shape (W, capacity + 1), or (3W, capacity + 1) with host memory
-        What the KV router knows of each worker's device; then of the host pools, in the rows that `pool` names; then
-        the keys that each worker evicted from its host pool and has not told of.
-    index_buckets : Int32, shape (the same, power of two)
-    feedback : Int64, shape (R,)
-    admissions, gaps : logs that grow between slices of the run
-    phase_state : Int8, shape (1,)
-    lanes : records of `Lane`, shape (lanes,); prep : records of `Prep`
-    results, ended, shifts : logs of the run controls, drained between slices
-        All of these are empty in finite mode, but for the phase.
-    uncounted : Int64
-        Under run controls, the numbers of the requests whose gaps stay out of the log, ascending.
+    What each group of arrays is for is said in `kernel/README.md`; what one row is, by its record; how many rows there
+    are, by its dimension.
     """
 
-    config: Rows[Config]
-    run: Rows[Run]
-    static: Rows[Static]
-    live: Rows[Live]
-    tickets: Rows[Ticket]
-    request_state: Int8
-    node_state: Int8
-    handoffs: Rows[Handoff]
-    handoff_state: Int8
-    edges: Rows[Edge]
-    keys: Rows[Keys]
-    plays: Rows[Play]
-    blank_live: Rows[Live]
-    blank_ticket: Rows[Ticket]
-    blank_handoff: Rows[Handoff]
-    blank_play: Rows[Play]
-    play_state: Int8
-    play_nodes: Int64
-    lane_state: Int8
-    workers: Rows[Worker]
-    running: Int64
-    receivers: Int64
-    queues: Grid[Queue]
-    actions: Rows[Queue]
-    copies: Grid[Copy]
-    block_state: Int8
-    links: Int32
-    slots: Int32
-    free_slots: Int32
-    read_slots: Int8
-    order: Grid[Stretch]
-    buckets: Int32
-    index_pages: Grid[IndexPage]
-    index_places: Int32
-    arena: Int32
-    spare: Int32
-    holders: Int64
-    found: Int32
-    tree: Grid[Branch]
-    leaves: Int64
-    branches: Int64
-    part: Int64
-    heap: Rows[Heap]
-    transfers: Rows[Heap]
-    cancellations: Rows[Heap]
-    hosts: Rows[Host]
-    host_state: Int8
-    host_details: Grid[HostDetail]
-    host_order: Grid[HostStretch]
-    host_pages: Grid[HostPage]
-    host_buckets: Int32
-    kept: Int32
-    copyings: Rows[Copying]
-    copying_state: Int8
-    index: Grid[Indexed]  # type: ignore[assignment]  # tuples have a method of that name
-    index_buckets: Int32
-    feedback: Int64
-    admissions: Rows[Admission]
-    gaps: Rows[Gap]
-    phase_state: Int8
-    lanes: Rows[Lane]
-    prep: Rows[Prep]
-    results: Rows[Result]
-    ended: Rows[Ended]
-    shifts: Rows[Shift]
-    uncounted: Int64
+    config: Annotated[Rows[Config], ROLES]
+    run: Annotated[Rows[Run], ONE]
+    static: Annotated[Rows[Static], REQUESTS]
+    live: Annotated[Rows[Live], REQUESTS]
+    tickets: Annotated[Rows[Ticket], REQUESTS]
+    request_state: Annotated[Int8, REQUESTS]  # `RequestState`
+    node_state: Annotated[Int8, NODES]
+    handoffs: Annotated[Rows[Handoff], HANDED_OVER]
+    handoff_state: Annotated[Int8, HANDED_OVER]
+    edges: Annotated[Rows[Edge], EDGES]
+    keys: Annotated[Rows[Keys], KEY_RUNS]
+    plays: Annotated[Rows[Play], PLAYS]
+    blank_live: Annotated[Rows[Live], ONE]
+    blank_ticket: Annotated[Rows[Ticket], ONE]
+    blank_handoff: Annotated[Rows[Handoff], ONE]
+    blank_play: Annotated[Rows[Play], ONE]
+    play_state: Annotated[Int8, PLAYS]
+    play_nodes: Annotated[Int64, NODES]  # in document order
+    lane_state: Annotated[Int8, LANES]
+    workers: Annotated[Rows[Worker], WORKERS]
+    running: Annotated[Int64, WORKERS, SEATS]
+    receivers: Annotated[Int64, WORKERS, TWO, SEATS_AHEAD]  # whom a pass gives a token or brings to its end
+    queues: Annotated[Grid[Queue], WORKERS, QUEUE_KINDS]  # linked by `live`
+    actions: Annotated[Rows[Queue], ACTION_QUEUES]  # linked by `tickets`
+    copies: Annotated[Grid[Copy], WORKERS, NUMBERS]
+    block_state: Annotated[Int8, WORKERS, NUMBERS]
+    links: Annotated[Int32, WORKERS, NUMBERS]  # to a later copy of the same key
+    slots: Annotated[Int32, WORKERS, NUMBERS_SHOWN]  # place in device memory; see `blocks`
+    free_slots: Annotated[Int32, WORKERS, BLOCKS_SHOWN]  # as a stack
+    read_slots: Annotated[Int8, WORKERS, BLOCKS_SHOWN]  # whether a store still reads there what was evicted
+    order: Annotated[Grid[Stretch], WORKERS, STRETCHES]
+    buckets: Annotated[Int32, WORKERS, BUCKETS]
+    index_pages: Annotated[Grid[IndexPage], WORKERS, BLOCKS]
+    index_places: Annotated[Int32, WORKERS, PLACES]
+    arena: Annotated[Int32, ENTRIES]  # block tables
+    spare: Annotated[Int32, ENTRIES]  # room to compact them into
+    holders: Annotated[Int64, REQUESTS]  # requests with a block table
+    found: Annotated[Int32, LONGEST_TABLE]  # scratch: the blocks of the last prefix lookup
+    tree: Annotated[Grid[Branch], TREES, BRANCHES]
+    leaves: Annotated[Int64, WORKERS, BRANCHES]  # heaps of unlocked leaves
+    branches: Annotated[Int64, WORKERS, BRANCH_BUCKETS]
+    part: Annotated[Int64, WORKERS, THREE]  # scratch: the prefill part of the pass being scheduled
+    heap: Annotated[Rows[Heap], NODES]  # timers of ready nodes
+    transfers: Annotated[Rows[Heap], TRANSFERS]  # their ends
+    cancellations: Annotated[Rows[Heap], CANCELLATIONS]
+    hosts: Annotated[Rows[Host], HOSTS]
+    host_state: Annotated[Int8, HOST_POOLS, HOST_PLACES]
+    host_details: Annotated[Grid[HostDetail], HOST_POOLS, HOST_PLACES]
+    host_order: Annotated[Grid[HostStretch], HOST_POOLS, HOST_STRETCHES]
+    host_pages: Annotated[Grid[HostPage], HOST_POOLS, HOST_BLOCKS]
+    host_buckets: Annotated[Int32, HOST_POOLS, HOST_BUCKETS]
+    kept: Annotated[Int32, HOSTS, NUMBERS]  # what comes after a block, or NONE, among those that an ended store keeps
+    copyings: Annotated[Rows[Copying], COPYINGS]
+    copying_state: Annotated[Int8, COPYINGS]
+    index: Annotated[Grid[Indexed], INDICES, INDEXED_KEYS]  # type: ignore[assignment]  # tuples have a method of that name
+    index_buckets: Annotated[Int32, INDICES, INDEX_BUCKETS]
+    feedback: Annotated[Int64, REQUESTS]  # requests that ended at this instant
+    admissions: Annotated[Rows[Admission], ADMISSION_LOG]
+    gaps: Annotated[Rows[Gap], GAP_LOG]
+    phase_state: Annotated[Int8, ONE]
+    lanes: Annotated[Rows[Lane], LANES_CONTROLLED]
+    prep: Annotated[Rows[Prep], PREPARATION]
+    results: Annotated[Rows[Result], RESULT_LOG]
+    ended: Annotated[Rows[Ended], ENDED_LOG]
+    shifts: Annotated[Rows[Shift], SHIFT_LOG]
+    uncounted: Annotated[Int64, UNCOUNTED]  # their serial numbers, ascending

@@ -6,22 +6,40 @@ A record is a class whose annotations are its fields, with what a new row has in
         worker: i8 = NONE
         taken_at: i8 = 0
 
-From it come the dtype (`Seat.dtype`), a new array (`records(4, Seat)`) and a blank row (`blank(Seat)`), which compiled
-code assigns where a row is used again. To a type checker ``rows[3]`` is a `Seat`, so that a misspelt field is an error
+From it come the dtype (`Seat.dtype`), a new array (`records(4, Seat)`) and a blank row (`records(1, Seat)`), which
+compiled code assigns where a row is used again. A bundle says of each array what it has one row of, a `Dimension`; from
+that come its allocation and its growth. To a type checker ``rows[3]`` is a `Seat`, so that a misspelt field is an error
 before anything runs; at run time it is a `numpy.record`, and in compiled code Numba's record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints, overload
 
 import numpy as np
 import numpy.typing as npt
 from playproof_spec.deployment import MAX_DRAFTS
 
-__all__ = ["Grid", "Record", "Rows", "blank", "f8", "f8s", "i4", "i8", "i8s", "per_draft", "records"]
+__all__ = [
+    "Dimension",
+    "Grid",
+    "Record",
+    "Rows",
+    "allocate",
+    "enlarged",
+    "f8",
+    "f8s",
+    "fields_of",
+    "i4",
+    "i8",
+    "i8s",
+    "per_draft",
+    "records",
+]
 
 # The kinds of fields, by the names under which records declare them: numbers; one for each of two directions or passes;
 # one for each draft. A type checker sees what an element is.
@@ -63,6 +81,7 @@ class Record:
 
 
 RecordT = TypeVar("RecordT", bound=Record)
+BundleT = TypeVar("BundleT")
 Index = int | np.integer[Any]
 
 if TYPE_CHECKING:
@@ -145,11 +164,99 @@ def records(shape: int | tuple[int, ...], kind: type[Record]) -> Any:
     return array
 
 
-def blank(kind: type[Record]) -> Any:
-    """Return one new row, in an array of its own, for compiled code to assign."""
-    return records(1, kind)
-
-
 def _defaults(kind: type[Record]) -> list[tuple[str, Any]]:
     given = ((name, getattr(kind, name, 0)) for name in kind.__annotations__)
     return [(name, value) for name, value in given if value != 0]
+
+
+class Dimension:
+    """How many rows arrays of a bundle have that belong together.
+
+    Parameters
+    ----------
+    says : str
+        What there are so many of.
+    """
+
+    def __init__(self, says: str) -> None:
+        self.says = says
+
+    def __repr__(self) -> str:
+        return f"Dimension({self.says!r})"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a bundle: what its elements are, a record or the type of a number, and how many there are."""
+
+    name: str
+    element: Any
+    dimensions: tuple[Dimension, ...]
+
+    def new(self, shape: tuple[int, ...]) -> Any:
+        """Return the array of a run that has not started."""
+        if issubclass(self.element, Record):
+            return records(shape, self.element)
+        return np.zeros(shape, self.element)
+
+
+@cache
+def fields_of(bundle: Any) -> tuple[Field, ...]:
+    """Return the fields of a named tuple of arrays, which annotates each as ``Annotated[Rows[Live], REQUESTS]``."""
+    fields = []
+    for name, kind in get_type_hints(bundle, include_extras=True).items():
+        array, *dimensions = get_args(kind)
+        element = get_args(array)[-1]
+        if get_origin(element) is np.dtype:
+            element = get_args(element)[0]
+        fields.append(Field(name, element, tuple(dimensions)))
+    return tuple(fields)
+
+
+def allocate(bundle: Callable[..., BundleT], sizes: Mapping[Dimension, int], given: Mapping[str, Any]) -> BundleT:
+    """Return a bundle of new arrays.
+
+    Parameters
+    ----------
+    bundle : type
+        A named tuple; see `fields_of`.
+    sizes : mapping
+        Of the dimensions of all arrays that are not given.
+    given : mapping
+        Arrays that are more than new rows, by field.
+
+    Raises
+    ------
+    ValueError
+        When two arrays differ in how many there are of one dimension.
+    """
+    known, arrays = dict(sizes), {}
+    for field in fields_of(bundle):
+        array = given[field.name] if field.name in given else field.new(tuple(known[d] for d in field.dimensions))
+        if len(array.shape) != len(field.dimensions):
+            raise ValueError(f"{field.name} has {len(array.shape)} dimensions, and {field.dimensions} wanted")
+        for dimension, size in zip(field.dimensions, array.shape, strict=True):
+            if known.setdefault(dimension, size) != size:
+                raise ValueError(f"{field.name} is for {size} {dimension.says}, where there are {known[dimension]}")
+        arrays[field.name] = array
+    return bundle(**arrays)
+
+
+def enlarged(bundle: Any, sizes: Mapping[Dimension, int]) -> Any:
+    """Return a bundle whose arrays have more rows of some dimensions, new ones behind those that there were.
+
+    Parameters
+    ----------
+    sizes : mapping
+        How many there are to be of each dimension that grows.
+    """
+    kind: Any = type(bundle)
+    larger = {}
+    for field in fields_of(kind):
+        if not any(dimension in sizes for dimension in field.dimensions):
+            continue
+        array = getattr(bundle, field.name)
+        shape = tuple(sizes.get(d, size) for d, size in zip(field.dimensions, array.shape, strict=True))
+        larger[field.name] = field.new(shape)
+        larger[field.name][tuple(map(slice, array.shape))] = array
+    return bundle._replace(**larger)

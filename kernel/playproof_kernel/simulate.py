@@ -25,14 +25,40 @@ from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel import driver, loop, radix, sglang_rules
 from playproof_kernel.arrays import (
+    ACTION_QUEUES,
+    ADMISSION_LOG,
+    BLOCKS,
+    BRANCHES,
+    ENDED_LOG,
+    ENTRIES,
+    GAP_LOG,
+    HANDED_OVER,
+    LANES,
+    LANES_CONTROLLED,
+    LONGEST_TABLE,
+    NODES,
     NONE,
+    NUMBERS,
+    ONE,
+    PLACES,
+    PLAYS,
+    PREPARATION,
+    QUEUE_KINDS,
     QUEUES,
-    Admission,
+    REQUESTS,
+    RESULT_LOG,
+    SEATS,
+    SEATS_AHEAD,
+    SHIFT_LOG,
+    STRETCHES,
+    THREE,
+    TRANSFERS,
+    TWO,
+    UNCOUNTED,
+    WORKERS,
     Branch,
     Config,
-    Copy,
     Copying,
-    Ended,
     Gap,
     Handoff,
     Heap,
@@ -41,18 +67,8 @@ from playproof_kernel.arrays import (
     HostPage,
     HostStretch,
     Indexed,
-    IndexPage,
-    Lane,
-    Live,
     Play,
-    Prep,
-    Queue,
-    Result,
-    Run,
-    Shift,
     Sim,
-    Stretch,
-    Ticket,
     Worker,
 )
 from playproof_kernel.blocks import GENERATED
@@ -62,7 +78,7 @@ from playproof_kernel.horizon import passed_horizon, refuse_past_horizon
 from playproof_kernel.host import ORDER_PER_BLOCK
 from playproof_kernel.pages import PAGE
 from playproof_kernel.passes import MAX_VARYING_PASSES
-from playproof_kernel.records import records
+from playproof_kernel.records import allocate, enlarged, records
 from playproof_kernel.translation import compile_checked, settings_of
 
 # Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
@@ -196,63 +212,49 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
     # Room for a full batch of the longest requests, within what a processor keeps at hand; it grows when that is short.
     arena = min(2 * sequences * longest, max(2 * longest, 1 << 18))
     gaps = 1 << (4 * (MAX_VARYING_PASSES + sequences) * workers).bit_length()
-    return Sim(
-        config=config,
-        run=records(1, Run),
-        static=static,
-        live=records(rows, Live),
-        tickets=records(rows, Ticket),
-        request_state=np.zeros(rows, np.int8),
-        node_state=np.zeros(nodes, np.int8),
-        handoffs=records(nodes if len(config) > 1 else 0, Handoff),
-        handoff_state=np.zeros(nodes if len(config) > 1 else 0, np.int8),
-        edges=graph.edges,
-        keys=graph.keys,
-        plays=_new_plays(graph),
-        blank_live=records(1, Live),
-        blank_ticket=records(1, Ticket),
-        blank_handoff=records(1, Handoff),
-        blank_play=records(1, Play),
-        play_state=np.zeros(plays, np.int8),
-        play_nodes=graph.play_nodes,
-        lane_state=np.zeros(max(lanes, 1), np.int8),
-        workers=_new_workers(config),
-        running=np.zeros((workers, sequences), np.int64),
-        receivers=np.zeros((workers, 2, sequences if config[0].ahead else 0), np.int64),
-        queues=records((workers, QUEUES), Queue),
-        actions=records(workers + 1, Queue),
-        copies=records((workers, numbers), Copy),
-        block_state=np.zeros((workers, numbers), np.int8),
-        links=np.zeros((workers, numbers), np.int32),
+    sizes = {
+        ONE: 1,
+        TWO: 2,
+        THREE: 3,
+        QUEUE_KINDS: QUEUES,
+        REQUESTS: rows,
+        NODES: nodes,
+        HANDED_OVER: nodes if len(config) > 1 else 0,
+        LANES: max(lanes, 1),
+        SEATS: sequences,
+        SEATS_AHEAD: sequences if config[0].ahead else 0,
+        ACTION_QUEUES: workers + 1,
+        NUMBERS: numbers,
+        BLOCKS: copies,
+        PLACES: copies * PAGE,
+        STRETCHES: 1 << (2 * copies).bit_length(),
+        ENTRIES: arena,
+        LONGEST_TABLE: longest + 1,
+        BRANCHES: capacity,
+        TRANSFERS: len(graph.static) if len(config) > 1 else 0,
+        GAP_LOG: gaps,
+        ADMISSION_LOG: nodes + 2 * sequences + SPARE_ADMISSIONS,
+        WORKERS: workers,
+        PLAYS: plays,
+        **dict.fromkeys((LANES_CONTROLLED, PREPARATION, RESULT_LOG, ENDED_LOG, SHIFT_LOG, UNCOUNTED), 0),
+    }
+    given = {
+        "config": config,
+        "static": static,
+        "edges": graph.edges,
+        "keys": graph.keys,
+        "plays": _new_plays(graph),
+        "play_nodes": graph.play_nodes,
+        "workers": _new_workers(config),
         **_new_slots(config, deployment, numbers, copies),
-        order=records((workers, 1 << (2 * copies).bit_length()), Stretch),
-        buckets=_new_buckets(workers, copies),
-        index_pages=records((workers, copies), IndexPage),
-        index_places=np.zeros((workers, copies * PAGE), np.int32),
-        arena=np.zeros(arena, np.int32),
-        spare=np.zeros(arena, np.int32),
-        holders=np.zeros(rows, np.int64),
-        found=np.zeros(longest + 1, np.int32),
-        tree=_new_trees(workers * (1 + int(config[0].router)), capacity),
-        leaves=np.zeros((workers, capacity), np.int64),
-        branches=_new_branches(workers, capacity),
-        part=np.zeros((workers, 3), np.int64),
-        heap=records(nodes, Heap),
-        transfers=records(len(graph.static) if len(config) > 1 else 0, Heap),
-        cancellations=_new_cancellations(load),
+        "buckets": _new_buckets(workers, copies),
+        "tree": _new_trees(workers * (1 + int(config[0].router)), capacity),
+        "branches": _new_branches(workers, capacity),
+        "cancellations": _new_cancellations(load),
         **_new_hosts(deployment, numbers),
         **_new_index(config, deployment),
-        feedback=np.zeros(rows, np.int64),
-        admissions=records(nodes + 2 * sequences + SPARE_ADMISSIONS, Admission),
-        gaps=records(gaps, Gap),
-        phase_state=np.zeros(1, np.int8),
-        lanes=records(0, Lane),
-        prep=records(0, Prep),
-        uncounted=np.zeros(0, np.int64),
-        results=records(0, Result),
-        ended=records(0, Ended),
-        shifts=records(0, Shift),
-    )
+    }
+    return allocate(Sim, sizes, given)
 
 
 def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: int) -> Any:
@@ -489,7 +491,7 @@ def grown(array: Any, size: int) -> Any:
 def _with_larger_logs(sim: Sim) -> Sim:
     """Double the log of admissions, and rehash the gaps into a table of twice the size."""
     gaps = records(2 * len(sim.gaps), Gap)
-    larger = sim._replace(admissions=grown(sim.admissions, 2 * len(sim.admissions)), gaps=gaps)
+    larger: Sim = enlarged(sim, {ADMISSION_LOG: 2 * len(sim.admissions)})._replace(gaps=gaps)
     loop.rehash_gaps(larger, sim.gaps[sim.gaps["count"] > 0])
     return larger
 
@@ -497,11 +499,7 @@ def _with_larger_logs(sim: Sim) -> Sim:
 def _with_larger_trees(sim: Sim) -> Sim:
     """Double the trees' capacity, and enter their nodes into hash tables of twice the size."""
     workers, capacity = sim.leaves.shape
-    tree = records((len(sim.tree), 2 * capacity), Branch)
-    tree[:, :capacity] = sim.tree
-    leaves = np.zeros((workers, 2 * capacity), np.int64)
-    leaves[:, :capacity] = sim.leaves
-    larger = sim._replace(tree=tree, leaves=leaves, branches=_new_branches(workers, 2 * capacity))
+    larger: Sim = enlarged(sim, {BRANCHES: 2 * capacity})._replace(branches=_new_branches(workers, 2 * capacity))
     radix.enter_all(larger, sim.branches)
     return larger
 

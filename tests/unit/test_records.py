@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import playproof_kernel.arrays
 import pytest
 from mypy import api
-from playproof_kernel.arrays import NONE, Config, Live, Sim, Worker
+from numpy.typing import NDArray
+from playproof_kernel.arrays import NONE, NUMBERS, REQUESTS, WORKERS, Config, Live, Sim, Worker
 from playproof_kernel.jit import compiled_entry
-from playproof_kernel.records import Record, Rows, f8, i4, i8, i8s, records
+from playproof_kernel.records import Dimension, Record, Rows, allocate, enlarged, f8, fields_of, i4, i8, i8s, records
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,15 +75,38 @@ def test_new_rows_of_the_kernel_are_what_they_were() -> None:
     assert Config.dtype["rates"].shape == (16,)
 
 
-def test_every_field_of_the_bundle_says_what_it_holds() -> None:
-    kinds: dict[str, Any] = dict(Sim.__annotations__)
-    assert len(kinds) > 60
-    named = {name for name, value in vars(playproof_kernel.arrays).items() if isinstance(value, type)}
-    for field, kind in kinds.items():
-        text = getattr(kind, "__forward_arg__", kind)
-        whole, _, record = text.rstrip("]").partition("[")
-        assert whole in {"Rows", "Grid", "Int8", "Int32", "Int64"}, field
-        assert not record or record in named, field
+def test_every_field_of_the_bundle_says_what_it_holds_and_how_many() -> None:
+    fields = {field.name: field for field in fields_of(Sim)}
+    assert tuple(fields) == Sim._fields
+    assert (fields["live"].element, fields["live"].dimensions) == (Live, (REQUESTS,))
+    assert (fields["block_state"].element, fields["block_state"].dimensions) == (np.int8, (WORKERS, NUMBERS))
+    known = {value for value in vars(playproof_kernel.arrays).values() if isinstance(value, Dimension)}
+    assert {dimension for field in fields.values() for dimension in field.dimensions} == known
+
+
+ROOMS, BOXES = Dimension("rooms"), Dimension("boxes")
+
+
+class Store(NamedTuple):
+    """A bundle of this test."""
+
+    parcels: Annotated[Rows[Parcel], BOXES]
+    weights: Annotated[NDArray[np.int64], ROOMS, BOXES]
+    names: Annotated[NDArray[np.int8], ROOMS]
+
+
+def test_a_bundle_is_allocated_and_grows_by_its_dimensions() -> None:
+    store = allocate(Store, {BOXES: 2}, {"names": np.arange(3, dtype=np.int8), "weights": np.ones((3, 2), np.int64)})
+    assert store.parcels.worker.tolist() == [NONE, NONE]
+    store.parcels.worker = [4, 5]
+    larger = enlarged(store, {BOXES: 3})
+    assert larger.parcels.worker.tolist() == [4, 5, NONE]
+    assert larger.weights.tolist() == [[1, 1, 0]] * 3
+    assert larger.names is store.names
+    with pytest.raises(ValueError, match="names is for 4 rooms, where there are 3"):
+        allocate(Store, {BOXES: 2, ROOMS: 3}, {"names": np.zeros(4, np.int8)})
+    with pytest.raises(ValueError, match="names has 2 dimensions"):
+        allocate(Store, {BOXES: 2, ROOMS: 3}, {"names": np.zeros((3, 1), np.int8)})
 
 
 @pytest.mark.parametrize(
