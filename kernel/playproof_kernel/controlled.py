@@ -24,26 +24,25 @@ from playproof_spec.units import ms_to_ns
 
 from playproof_kernel import loop, phases
 from playproof_kernel.arrays import (
-    ADMISSION,
-    ENDED,
-    HANDOFF,
-    KEPT,
-    LANE,
-    LIVE,
     NONE,
-    PREP,
     PREPARED,
-    RESULT,
-    SHIFT,
-    TICKET,
+    Admission,
+    Ended,
+    Handoff,
+    Kept,
+    Lane,
+    Live,
+    Prep,
+    Result,
+    Shift,
     Sim,
-    as_rows,
-    records,
+    Ticket,
 )
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph
 from playproof_kernel.horizon import refuse_past_horizon
 from playproof_kernel.passes import MAX_VARYING_PASSES
+from playproof_kernel.records import Record, Rows, records
 from playproof_kernel.simulate import (
     SLICE,
     ReplayFault,
@@ -287,15 +286,15 @@ def _new_controlled(
     run.primers_left = int(prep.primer.sum())
     return sim._replace(
         # Zeroed memory that the system gives as it is touched: small plays leave most of their seat alone.
-        live=records(len(sim.static), LIVE),
-        tickets=records(len(sim.static), TICKET),
-        handoffs=records(len(sim.handoffs), HANDOFF),
+        live=records(len(sim.static), Live),
+        tickets=records(len(sim.static), Ticket),
+        handoffs=records(len(sim.handoffs), Handoff),
         lane_state=np.zeros(lanes, np.int8),
         lanes=_lanes(prep, lanes),
         prep=prep,
-        results=records(2 * slots + RESULTS_SPARE, RESULT),
-        ended=records(2 * len(sim.plays) + PLAYS_SPARE, ENDED),
-        shifts=records(2 * lanes + PLAYS_SPARE, SHIFT),
+        results=records(2 * slots + RESULTS_SPARE, Result),
+        ended=records(2 * len(sim.plays) + PLAYS_SPARE, Ended),
+        shifts=records(2 * lanes + PLAYS_SPARE, Shift),
     )
 
 
@@ -314,7 +313,7 @@ def _configure(config: Any, compiled: CompiledGraph, load: LoadSpec, lanes: int,
 
 
 def _lanes(prep: Any, lanes: int) -> Any:
-    records_of_lanes = records(lanes, LANE)
+    records_of_lanes = records(lanes, Lane)
     begin = np.searchsorted(prep.lane, np.arange(lanes + 1))
     records_of_lanes.prep_next = begin[:-1]
     records_of_lanes.prep_end = begin[1:]
@@ -348,8 +347,8 @@ def with_more_seats(sim: Sim) -> Sim:
         plays=grown(sim.plays, plays + seats),
         play_state=grown(sim.play_state, plays + seats),
         play_nodes=np.concatenate((sim.play_nodes, np.arange(nodes, slots))),
-        results=records(2 * slots + RESULTS_SPARE, RESULT),
-        ended=records(2 * (plays + seats) + PLAYS_SPARE, ENDED),
+        results=records(2 * slots + RESULTS_SPARE, Result),
+        ended=records(2 * (plays + seats) + PLAYS_SPARE, Ended),
     )
     for links in (larger.live, larger.tickets):
         links.next = moved(links.next)
@@ -388,7 +387,7 @@ def _whole_floors(graph: Graph, speedup: float) -> Int64:
 
 def _kept(graph: Graph, cuts: tuple[Cut, ...], load: LoadSpec) -> Any:
     """Return what each cut leaves, lane by lane."""
-    kept = records(sum(len(cut.nodes) for cut in cuts), KEPT)
+    kept = records(sum(len(cut.nodes) for cut in cuts), Kept)
     kept.historical = np.concatenate([cut.historical for cut in cuts])
     delays = np.concatenate([_delays(graph, cut, load.profile is not None) for cut in cuts])
     kept.remaining = ms_to_ns(delays / load.speedup)
@@ -420,7 +419,7 @@ def _preparation(graph: Graph, cuts: tuple[Cut, ...]) -> Any:
         for nodes, primer in ((cut.primers, 1), (cut.warmups(graph), 0))
         for node in nodes
     ]
-    prep = records(len(rows), PREP)
+    prep = records(len(rows), Prep)
     for name, column in zip(("source", "lane", "primer"), zip(*rows, strict=True), strict=False):
         prep[name] = column
     prep.settled = NONE
@@ -515,12 +514,12 @@ class Drain:
         """Return what was captured, requests in the order of their numbers."""
         if not self.capture:
             return None
-        requests = _joined(self.requests, RESULT)
-        return Captured(requests[np.argsort(requests.serial, kind="stable")], _joined(self.admissions, ADMISSION))
+        requests = _joined(self.requests, Result)
+        return Captured(requests[np.argsort(requests.serial, kind="stable")], _joined(self.admissions, Admission))
 
 
-def _joined(parts: list[Any], dtype: np.dtype[Any]) -> Any:
-    return as_rows(np.concatenate([np.zeros(0, dtype), *parts]))
+def _joined(parts: list[Any], kind: type[Record]) -> Any:
+    return np.concatenate([records(0, kind), *parts]).view(Rows)
 
 
 def ledger_of_controlled(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Drain) -> ControlledLedger:
@@ -528,7 +527,7 @@ def ledger_of_controlled(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Dr
     run, workers = sim.run[0], sim.workers
     gaps = sim.gaps[sim.gaps["count"] > 0]
     gaps = gaps[np.argsort(gaps.value, kind="stable")]
-    plays = _joined(drain.plays, ENDED)
+    plays = _joined(drain.plays, Ended)
     begin, nodes = int(sim.config[0].prep_begin), len(sim.node_state)
     prepared = slice(begin, begin + len(sim.prep))
     prep, served = sim.live[prepared], sim.live[-nodes:][prepared]
@@ -547,7 +546,7 @@ def ledger_of_controlled(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Dr
         prep_reused=sim.tickets[prepared].first_reused.copy(),
         prep_failed=NEVER if run.prep_failed == NONE else int(run.prep_failed) - begin,
         plays=plays[np.argsort(plays.instance, kind="stable")],
-        shifts=_joined(drain.shifts, SHIFT),
+        shifts=_joined(drain.shifts, Shift),
         issued=int(run.issued),
         never_issued=int(run.never_issued),
         canceled=int(run.canceled),

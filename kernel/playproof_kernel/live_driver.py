@@ -20,8 +20,9 @@ from playproof_spec.ledger import Ledger
 from playproof_spec.machines import NodeState, PhaseState, RequestState
 
 from playproof_kernel import controlled, driver, live, loop
-from playproof_kernel.arrays import HEAP, NONE, PLAY, RUN, records
+from playproof_kernel.arrays import NONE, Heap, Play, Run
 from playproof_kernel.controlled import ControlledLedger, Drain
+from playproof_kernel.records import records
 from playproof_kernel.simulate import SLICE, ReplayFault, ledger_of, new_sim, with_room
 from playproof_kernel.translation import compile_checked, settings_of
 
@@ -139,7 +140,7 @@ class LiveDriver:
         loop.run(self._sim, 0)
         live.hand_over(self._sim, self._placed)
         live.take_end(self._sim, 0, int(RequestState.FAILED), int(NONE))
-        empty = self._sim._replace(plays=records(0, PLAY), run=records(1, RUN))
+        empty = self._sim._replace(plays=records(0, Play), run=records(1, Run))
         live.close_admission(empty)
         live.close_plays(empty)
 
@@ -289,7 +290,7 @@ class LiveDriver:
         slots = sorted(self._out)
         self._gave_up += len(slots)
         live.close_plays(self._sim)
-        cancellations = records(len(slots), HEAP)
+        cancellations = records(len(slots), Heap)
         cancellations.time = self._sim.run[0].now
         cancellations.node = slots
         self._sim = self._sim._replace(cancellations=cancellations)

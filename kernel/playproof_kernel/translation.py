@@ -34,6 +34,7 @@ from playproof_spec.places import place
 from playproof_spec.units import NS_PER_MS
 
 from playproof_kernel import instances, prompts
+from playproof_kernel.arrays import Sim
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.faults import TranslationFault
 
@@ -422,7 +423,7 @@ class _Single:
 # Run controls --------------------------------------------------------------------------------------------------------
 
 
-def refuse_wrong_seats(graph: Graph, sim: Any, speedup: float) -> None:
+def refuse_wrong_seats(graph: Graph, sim: Sim, speedup: float) -> None:
     """Compare what seats are copied from with the graph: its edges name targets by their place in the play.
 
     Raises
@@ -447,7 +448,7 @@ def refuse_wrong_seats(graph: Graph, sim: Any, speedup: float) -> None:
     _compare_times(graph, "the floor in a whole play", static.floor, floors_ns)
 
 
-def refuse_wrong_namespaces(sim: Any) -> None:
+def refuse_wrong_namespaces(sim: Sim) -> None:
     """Evaluate the rule that M6 proves, and compare what the run has given its instances and its preparation.
 
     Raises

@@ -236,7 +236,7 @@ def places(value: Any, path: str = "") -> list[str]:
     return found
 
 
-WRONG = (None, True, "text", [], {}, [None], {"a": 1}, -1, 0, 0.5, *HUGE)
+WRONG: tuple[Any, ...] = (None, True, "text", [], {}, [None], {"a": 1}, -1, 0, 0.5, *HUGE)
 
 
 @pytest.mark.parametrize("part", range(8))

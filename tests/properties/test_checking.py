@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
@@ -78,7 +79,7 @@ def test_a_retracted_prompt_between_two_chunks_has_no_seat() -> None:
         row("second", 5, 0, 300, play_id="first", dependencies=["first"]),
         row("seated", 4, 1, 200, not_before_ms=40.0),
     ]
-    role = {"block_size": 1, "max_sequences": 1, "chunked_prefill_size": 1, "max_prefill_tokens": 4}
+    role: dict[str, Any] = {"block_size": 1, "max_sequences": 1, "chunked_prefill_size": 1, "max_prefill_tokens": 4}
     role |= {"rules": "aisimulate", "timing": pp.FixedTiming(prefill_ms=10, decode_ms=1)}
     pair = pp.Disaggregated(
         backend="sglang", prefill=pp.PrefillRole(blocks=60, **role), decode=pp.DecodeRole(blocks=10, **role)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from playproof_spec.certificate import prove
@@ -121,7 +121,7 @@ FIXED = pp.FixedTiming(prefill_ms=10, decode_ms=1)
 SMALL: dict[str, Any] = {"blocks": 64, "block_size": BLOCK, "max_sequences": 4, "timing": FIXED}
 
 
-def _pair(backend: str, **more: Any) -> pp.Disaggregated:
+def _pair(backend: Literal["vllm", "sglang"], **more: Any) -> pp.Disaggregated:
     return pp.Disaggregated(
         backend=backend,
         prefill=pp.PrefillRole(workers=1, **SMALL),

@@ -7,8 +7,9 @@ import sys
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from playproof_kernel import driver
-from playproof_kernel.arrays import HEAP, NONE, Sim, records
+from playproof_kernel.arrays import NONE, Heap, Sim
 from playproof_kernel.compiled import compile_graph
+from playproof_kernel.records import records
 from playproof_kernel.simulate import new_sim, run_for
 from playproof_kernel.translation import settings_of
 from playproof_reference.aggregated import Aggregated as NaiveAggregated
@@ -124,7 +125,7 @@ class ReplayBesideNaive(RuleBasedStateMachine):
         node = data.draw(st.sampled_from(self.in_flight()))
         left = sorted([*self.naive.driver.cancellations, (self.now() + later_ns, node)])
         self.naive.driver.cancellations = left
-        entries = records(len(left), HEAP)
+        entries = records(len(left), Heap)
         for entry, (time, number) in zip(entries, left, strict=True):
             entry.time, entry.node = time, number
         self.sim = self.sim._replace(cancellations=entries)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from ledgers import columns
 from playproof_kernel import sglang_rules, simulate
-from playproof_kernel.arrays import CONFIG, records
+from playproof_kernel.arrays import Config
+from playproof_kernel.records import records
 from playproof_kernel.sglang_rules import RULE_SETS, RuleSet
 from playproof_spec.deployment import Rules
 
@@ -61,7 +62,7 @@ def test_goldens_are_the_same_pass_by_pass(name: str) -> None:
 def test_the_ratio_has_its_bound() -> None:
     starts = {}
     for rules in Rules:
-        config = records(1, CONFIG)
+        config = records(1, Config)
         sglang_rules.fill(config, rules, 2.0)
         starts[rules] = (float(config.ratio_start[0]), float(config.ratio_least[0]))
     assert starts == {Rules.SGLANG: (1.0, 0.14), Rules.AISIMULATE: (1.4, pytest.approx(0.196))}
