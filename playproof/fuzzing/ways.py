@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.deployment import LoadSpec
-from playproof_spec.findings import Finding, Findings, Where, finding
+from playproof_spec.findings import Finding, Findings, InvalidInput, Where, finding
 from playproof_spec.ledger import Ledger
 
 from playproof.checking import check_lines
@@ -138,16 +138,17 @@ def found_in(variant: Variant, random: Random, *, reference: bool) -> Findings:
     InvalidInput
         When the variant is no run.
     """
-    from playproof_kernel import ReplayFault
-
     findings = Findings()
     try:
         attempt = Attempt(variant, random)
         ledger, told = attempt.macro_steps()
         told += attempt.checked(ledger)
         told += attempt.by_reference() if reference else []
-    except ReplayFault as fault:
-        told = [finding("replay-fault", str(fault), where=Where(ids=(str(variant),)))]
+    except InvalidInput:
+        raise
+    except Exception as fault:
+        # Whatever a replay ends with, an illegal transition too, it was no fault of the variant's, which is proven.
+        told = [finding("replay-fault", f"{type(fault).__name__}: {fault}", where=Where(ids=(str(variant),)))]
     for item in told:
         findings.add(item)
     return findings

@@ -17,6 +17,7 @@ from playproof_reference import vllm
 from playproof_spec.certificate import prove
 from playproof_spec.deployment import LoadSpec
 from playproof_spec.ledger import Ledger
+from playproof_spec.machines import IllegalTransition
 
 import playproof as pp
 from playproof import config
@@ -101,16 +102,18 @@ def test_a_fault_of_the_reference_is_found(
     assert "error engines-differ" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("fault", [playproof_kernel.ReplayFault, IllegalTransition, IndexError])
 def test_a_replay_that_breaks_its_own_rules_is_a_finding(
-    trace: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trace: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: type[Exception]
 ) -> None:
     def stall(*_: Any, **__: Any) -> Ledger:
-        raise playproof_kernel.ReplayFault("no event is due but 3 requests remain")
+        raise fault("no event is due but 3 requests remain")
 
     monkeypatch.setattr(playproof_kernel, "simulate", stall)
     assert main([*trace, "--rounds", "1"]) == 1
     told = capsys.readouterr().out
     assert "error replay-fault" in told
+    assert fault.__name__ in told
     assert "3 requests remain" in told
 
 
