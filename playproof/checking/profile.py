@@ -160,9 +160,16 @@ def _amounts(
     if 0 in (run.load.profile.tree_cap_ns, run.load.profile.global_cap_ns):
         at_once = list(itertools.takewhile(lambda shift: shift.at == begin, _from(every, mine, begin)))
     for skipped in range(len(at_once), -1, -1):
-        behind = itertools.chain(at_once[skipped:], _from(every, mine, begin + 1))
-        amounts.append(_moved(behind, due, lambda shift, left: shift.at < min(left, failed_at)))
+        # A request that its dispatch refuses fails the play behind the shift of that instant.
+        for until in (failed_at, min(failed_at + 1, AFTER_ALL)):
+            behind = itertools.chain(at_once[skipped:], _from(every, mine, begin + 1))
+            running = itertools.takewhile(_before(until), behind)
+            amounts.append(_moved(running, due, lambda shift, left: shift.at < left))
     return sorted(amounts, key=lambda amount: due - amount != begun)
+
+
+def _before(until: int) -> Callable[[Shift], bool]:
+    return lambda shift: shift.at < until
 
 
 def _moved(shifts: Iterable[Shift], due: int, runs: Callable[[Shift, int], bool]) -> int:
