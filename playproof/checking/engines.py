@@ -299,7 +299,7 @@ def _tell_shared(run: Run, held: _Held, role: Role) -> None:
     if len(over) > INSTANTS_COUNTED:
         most = np.argsort(total[over], kind="stable")[-INSTANTS_COUNTED:]
         over = np.sort(over[most])
-    family = _families(run, role)
+    family = _families(run, role) if len(over) else over
     for entry in over.tolist():
         there = held.at(int(worker[entry]), int(at[entry]))
         longest: dict[int, int] = {}
@@ -324,9 +324,8 @@ def _families(run: Run, role: Role) -> Int64:
     some = np.diff(graph.run_offsets) > 0
     first[some] = graph.run_first[graph.run_offsets[:-1][some]]
     namespace = run.instance if run.load.by_play else np.zeros(len(node), np.int64)
-    _, family = np.unique(np.stack((first[node].view(np.int64), namespace)), axis=1, return_inverse=True)
-    numbers: Int64 = family.reshape(-1).astype(np.int64)
-    return numbers
+    _, begins = np.unique(first[node], return_inverse=True)
+    return begins.reshape(-1).astype(np.int64) * len(run.plays.play) + namespace
 
 
 # Service times ------------------------------------------------------------------------------------------------------
