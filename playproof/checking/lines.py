@@ -296,7 +296,7 @@ def _chunks(lines: Lines) -> Iterator[memoryview]:
     if first is None:
         return
     if not isinstance(first, bytes):
-        yield from map(memoryview, _encoded(first, each))
+        yield from (memoryview(line) for line in _encoded(first, each))
         return
     while first is not None:
         assert isinstance(first, bytes), "lines are all bytes, or all values"
