@@ -195,6 +195,22 @@ def test_the_timers_of_a_play_that_has_failed_are_not_moved() -> None:
     assert told(checked(report)) == []
 
 
+def test_a_moved_request_may_fail_its_play_at_once() -> None:
+    """An idle cap brings a request forward that is refused at once: the play fails at the instant of the shift."""
+    rows: list[dict[str, object]] = [
+        {"request_id": "a"},
+        {"request_id": "b", "not_before_ms": 20.0, "input_length": 20, "hash_ids": [1, 2]},
+    ]
+    profile = pp.Profile(duration_seconds=0.02, tree_idle_cap_seconds=0.001, global_idle_cap_seconds=0.001)
+    load = pp.Load(lanes=1, snapshot_seed=0, profile=profile)
+    deployment = pp.Deployment(timing=pp.FixedTiming(prefill_ms=7, decode_ms=2), context_length=18)
+    report = pp.replay(prove(sketch(rows)), deployment, load)
+    first = next(iter(report.request_dicts()))
+    assert (first["request_id"], first["dispatched_at_ms"], first["terminal_time_ms"]) == ("b", 1.0, 1.0)
+    assert report.to_dict()["agentic_profile"]["idle_shifts"][0]["at_ms"] == 1.0
+    assert told(checked(report)) == []
+
+
 # Facts altered ------------------------------------------------------------------------------------------------------
 
 
