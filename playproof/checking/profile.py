@@ -148,9 +148,9 @@ def _amounts(
 ) -> list[int]:
     """Return by how much a timer may have been moved that runs from `begin` and is due at `due`, the likeliest first.
 
-    It runs no longer when its play has failed. A timer that a dispatch sets runs from behind the shift of that instant
-    on, which let the dispatch come then. Only where a cap is 0 may one more shift follow at once: what came first
-    there, the start of its request shows.
+    It runs no longer when its play has failed; what fails it at the instant of a shift came after that. A timer that a
+    dispatch sets runs from behind the shift of that instant on, which let the dispatch come then. Only where a cap is 0
+    may one more shift follow at once: what came first there, the start of its request shows.
     """
     assert run.load.profile is not None
     if run.online is not None:

@@ -198,22 +198,19 @@ def test_the_timers_of_a_play_that_has_failed_are_not_moved() -> None:
     assert told(checked(report)) == []
 
 
-def test_a_timer_moved_at_the_instant_at_which_its_request_fails_the_play() -> None:
-    """The cap brings the request forward to that instant; its dispatch refuses it, behind the move."""
+def test_a_moved_request_may_fail_its_play_at_once() -> None:
+    """An idle cap brings a request forward that is refused at once: the play fails at the instant of the shift."""
     rows: list[dict[str, object]] = [
-        {"request_id": "a", "input_length": 2, "hash_ids": [1, 2], "not_before_ms": 2.0},
-        {"request_id": "b", "input_length": 1, "hash_ids": [3]},
+        {"request_id": "a"},
+        {"request_id": "b", "not_before_ms": 20.0, "input_length": 20, "hash_ids": [1, 2]},
     ]
     profile = pp.Profile(duration_seconds=0.02, tree_idle_cap_seconds=0.001, global_idle_cap_seconds=0.001)
     load = pp.Load(lanes=1, snapshot_seed=0, profile=profile)
-    timing = pp.FixedTiming(prefill_ms=7, decode_ms=2)
-    deployment = pp.Deployment(blocks=1, block_size=1, prefix_caching=False, timing=timing)
-    report = pp.replay(
-        prove(sketch([{"play_id": "p", "output_length": 0, **row} for row in rows], block_size=1)), deployment, load
-    )
-    assert report.to_dict()["agentic_profile"]["idle_shifts"][0]["at_ms"] == 1.0
+    deployment = pp.Deployment(timing=pp.FixedTiming(prefill_ms=7, decode_ms=2), context_length=18)
+    report = pp.replay(prove(sketch(rows)), deployment, load)
     first = next(iter(report.request_dicts()))
-    assert (first["dispatched_at_ms"], first["terminal_status"]) == (1.0, "rejected")
+    assert (first["request_id"], first["dispatched_at_ms"], first["terminal_time_ms"]) == ("b", 1.0, 1.0)
+    assert report.to_dict()["agentic_profile"]["idle_shifts"][0]["at_ms"] == 1.0
     assert told(checked(report)) == []
 
 
