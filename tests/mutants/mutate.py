@@ -13,7 +13,6 @@ written there is complete and good enough.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import queue
 import re
@@ -32,15 +31,25 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
+from mutant_scores import (  # noqa: E402
+    BROKEN,
+    KILLED,
+    PAGE,
+    SEEN,
+    SURVIVED,
+    TIMED_OUT,
+    problems,
+    read_results,
+    score,
+    write,
+    write_page,
+)
 from source_faults import FAULTS, Fault  # noqa: E402
 
-RESULTS, TABLE = HERE / "results.json", HERE / "results.md"
 ROOMS = ("", "native", "spec", "lowering", "kernel")
-# Of the faults that some test could tell.
-LEAST_KILLED = 0.95
 # Seconds of the processor, which other work on the machine does not lengthen: a fault may make tests slower without
 # being one that hangs.
-TIMEOUT_FACTOR, TIMEOUT_LEAST_S = 8.0, 30.0
+TIMEOUT_FACTOR, TIMEOUT_LEAST_S = 5.0, 15.0
 PLAIN_LIMIT_S = 600.0
 WALL_FACTOR = 60.0
 # A shell that runs a command under a limit, and then tells what it took.
@@ -48,8 +57,6 @@ UNDER_A_LIMIT = 'ulimit -t "$1"; shift; "$@"; code=$?; times; exit $code'
 TIMES = re.compile(r"(\d+)m(\d+[.,]?\d*)s")
 # As a shell tells that a command was ended by the limit, or killed a moment later.
 OUT_OF_TIME = (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
-KILLED, TIMED_OUT, BROKEN, SURVIVED = "killed", "timed out", "broken", "survived"
-SEEN = (KILLED, TIMED_OUT, BROKEN)
 RUNNING: set[subprocess.Popen[str]] = set()
 FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
@@ -204,86 +211,10 @@ class Runner:
             known = self.plain.get(key)
         if known is None:
             known = run_tests(copy, fault, PLAIN_LIMIT_S)
+            print(f"{'without':14} {known.verdict:9} {known.seconds:6.1f} s  {' '.join(fault.tests)}", flush=True)
             with self.lock:
                 self.plain[key] = known
         return known
-
-
-def read_results() -> dict[str, dict[str, Any]]:
-    """Return what is written of faults as they are now."""
-    if not RESULTS.exists():
-        return {}
-    held = json.loads(RESULTS.read_text("utf-8"))["faults"]
-    current = {fault.name: fault.fingerprint for fault in FAULTS}
-    return {name: row for name, row in held.items() if current.get(name) == row["fingerprint"]}
-
-
-def score(results: dict[str, dict[str, Any]]) -> tuple[int, int]:
-    """Return how many faults are seen, and how many could be; a fault that was not tried is not seen."""
-    possible = [fault for fault in FAULTS if not fault.equivalent]
-    return sum(results.get(fault.name, {}).get("verdict") in SEEN for fault in possible), len(possible)
-
-
-def problems(results: dict[str, dict[str, Any]]) -> list[str]:
-    """Return what is wrong with written results: faults not tried, a score too low, an equivalent that is seen."""
-    found = [f"{fault.name} was not tried as it is now" for fault in FAULTS if fault.name not in results]
-    killed, possible = score(results)
-    if killed < LEAST_KILLED * possible:
-        found.append(f"{killed} of {possible} faults are seen, which is less than {LEAST_KILLED:.0%}")
-    for fault in FAULTS:
-        if fault.equivalent and results.get(fault.name, {}).get("verdict") in SEEN:
-            found.append(f"{fault.name} is said to be equivalent, but {results[fault.name]['by'] or 'a test'} sees it")
-    return found
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def rooms(results: dict[str, dict[str, Any]]) -> list[str]:
-    """Return a row of a table for each room: its faults, how many are seen, survive, are equivalent."""
-    rows = []
-    for room in dict.fromkeys(fault.room for fault in FAULTS):
-        of_room = [fault for fault in FAULTS if fault.room == room]
-        possible = [fault for fault in of_room if not fault.equivalent]
-        seen = sum(results.get(fault.name, {}).get("verdict") in SEEN for fault in possible)
-        left = len(possible) - seen
-        rows.append(f"| {room} | {len(of_room)} | {seen} | {left} | {len(of_room) - len(possible)} |")
-    return rows
-
-
-def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return the results as a page."""
-    killed, possible = score(results)
-    lines = [
-        "# Source mutants",
-        "",
-        "Written by `tests/mutants/mutate.py`; see there, and docs/assurance.md.",
-        "",
-        f"{len(FAULTS)} faults: {killed} of the {possible} that a test could tell are seen.",
-        "",
-        "| room | faults | seen | survivors | equivalent |",
-        "|---|---|---|---|---|",
-    ]
-    lines += rooms(results)
-    lines += ["", "| fault | where | what is wrong then | verdict | seen by |", "|---|---|---|---|---|"]
-    for fault in FAULTS:
-        row = results.get(fault.name, {})
-        why = fault.why + (f" *Equivalent: {fault.equivalent}*" if fault.equivalent else "")
-        by = row.get("by", "").rpartition("/")[2]
-        lines.append(
-            f"| {fault.name} | {fault.file} | {_cell(why)} | {row.get('verdict', 'not tried')} | {_cell(by)} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def write(results: dict[str, dict[str, Any]]) -> None:
-    """Write results and their table."""
-    killed, possible = score(results)
-    ordered = {fault.name: results[fault.name] for fault in FAULTS if fault.name in results}
-    whole = {"faults_in_all": len(FAULTS), "possible": possible, "seen": killed, "faults": ordered}
-    RESULTS.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
-    TABLE.write_text(table(results), "utf-8")
 
 
 def main() -> int:
@@ -318,8 +249,10 @@ def main() -> int:
             return 2
     killed, possible = score(results)
     print(f"{killed} of {possible} faults seen ({killed / possible:.1%}); {len(FAULTS) - possible} equivalent")
-    found = problems(results)
+    found = problems(results, PAGE.read_text("utf-8"))
     print("\n".join(found[:20]))
+    if not found and not asked.check:
+        write_page(results)
     return 1 if found else 0
 
 

@@ -202,6 +202,16 @@ def test_of_two_waits_that_started_at_once_the_first_in_the_file_is_earlier() ->
     assert streams((2.0, 3.0, [1, 2]), (0.0, 1.0, [1]), (2.0, 3.0, [1, 3])) == [[1, 0], [2]]
 
 
+def test_of_two_continuations_that_share_as_much_the_earlier_one_goes_on() -> None:
+    # The context of 0 is rewritten behind its first two ids; 1 and 2 both begin with these, side by side.
+    begin = (0.0, 1.0, [1, 2, 3])
+    assert streams(begin, (2.0, 6.0, [1, 2, 4]), (3.0, 4.0, [1, 2, 5])) == [[0, 1], [2]]
+    assert streams(begin, (3.0, 6.0, [1, 2, 4]), (2.0, 7.0, [1, 2, 5])) == [[0, 2], [1]]
+    # One that shares more goes first, though it comes later; when both have ended, one follows the other.
+    assert streams(begin, (2.0, 6.0, [1, 4]), (3.0, 4.0, [1, 2, 5])) == [[0, 2], [1]]
+    assert streams(begin, (2.0, 2.5, [1, 2, 4]), (3.0, 4.0, [1, 2, 5])) == [[0, 1, 2]]
+
+
 # Rounding ------------------------------------------------------------------------------------------------------------
 
 

@@ -211,7 +211,7 @@ LOWERING: tuple[Fault, ...] = (
         "            if best < 0 or first < opening[best]:\n                best = fork\n",
         "            if best < 0 or first > opening[best]:\n                best = fork\n",
         "of several continuations the latest is taken",
-        ("tests/properties/test_streams.py",),
+        EDGES,
     ),
     # Prompts of conversations without hash ids
     Fault(
