@@ -199,7 +199,7 @@ class Runner:
                 "by": outcome.by,
             }
             # At once, so that nothing is lost when the rest is not waited for.
-            write(read_results() | self.results)
+            write(read_results() | {fault.name: self.results[fault.name]})
             mark = "" if (outcome.verdict in SEEN) != bool(fault.equivalent) else "   <---"
             print(f"{fault.name:14} {outcome.verdict:9} {outcome.seconds:6.1f} s  {outcome.by}{mark}", flush=True)
             if outcome.verdict == BROKEN:

@@ -98,6 +98,20 @@ def test_a_childs_last_request_may_end_one_step_behind_its_duration(
         assert joined(graph_of(result)) == ["play:outer:2"]
 
 
+def test_a_join_never_goes_back_past_its_marker(tmp_path: Path) -> None:
+    """Entries need not stand in the order of their times: the request at 20 s stands before the second marker."""
+    first = agent(1.0, call(0.0, 50), duration_ms=1000)
+    second = agent(4.0, call(0.0, 60), duration_ms=4000) | {"agent_id": "b"}
+    requests = [call(0, 1), first, call(20, 1, 3, 2), call(3, 1, 3), second, call(30, 1, 3, 2, 4)]
+    graph = weka(tmp_path, "spawn", *requests)
+    assert [edge for edge in edges(graph, "play:outer:2") if "join" in edge] == [
+        "play:outer:1:inner:0 —join/completion +18000 ms"
+    ]
+    assert [edge for edge in edges(graph, "play:outer:5") if "join" in edge] == [
+        "play:outer:4:inner:0 —join/completion +25000 ms"
+    ]
+
+
 # Joins of sessions ---------------------------------------------------------------------------------------------------
 
 

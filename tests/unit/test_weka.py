@@ -129,6 +129,8 @@ def test_a_spawn_fires_at_the_dispatch_of_a_parent_that_still_runs(tmp_path: Pat
 
 def test_the_marker_reading_with_fewer_contradictions_is_chosen_with_its_evidence(tmp_path: Path) -> None:
     ended = [call(0, 1), agent(20.5, "a", call(0.0, 9, api=18.0), duration_ms=19000), call(22, 1, 2)]
+    # What comes later says nothing of when the agent had ended.
+    ended.append(call(60, 1, 2, 3))
     graph = graph_of(lowered(tmp_path, ended, [call(0, 1)]))
     assert graph.facts["weka_subagent_marker"] == "completion"
     assert graph.facts["weka_subagent_marker_evidence"] == {

@@ -153,8 +153,8 @@ LOWERING: tuple[Fault, ...] = (
         WEKA_FILE,
         "for agent, sessions, end_s in reversed(ends):",
         "for agent, sessions, end_s in ends:",
-        "markers are visited from the first on, so that joins go past requests between them",
-        WEKA,
+        "markers are visited from the first on, so that a join may lead to a request before its marker",
+        EDGES,
     ),
     Fault(
         "lowering-06",
