@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from lowered import edges, graph_of
 from playproof_lowering import Lowered, LoweringOptions, load_graph
+from playproof_lowering.chains import MAX_RUNS, BlockIds, PrefixChain
 from playproof_lowering.streams import Call, Prompts, split_streams
 from playproof_lowering.weka import _milliseconds
 from playproof_spec.graph import Graph, Relation
@@ -177,6 +178,36 @@ def test_a_child_that_begins_at_its_parents_end_was_spawned_by_the_completion(tm
         assert f"spawn/{trigger}" in edge
 
 
+DONE = {"status": "completed", "agentId": "x"}
+
+
+def test_a_blocking_agent_answers_once(tmp_path: Path) -> None:
+    """Its result stands in the file twice, and the agent went on in between: nothing waits for that."""
+    main, own = Recorder(), Recorder(agent="x")
+    rows = [main.user(1), main.call(2, "c1", 40, "t1"), main.result(6, "t1", DONE), main.call(8, "c2", 60)]
+    rows += [main.result(10, "t1", DONE), main.call(12, "c3", 80)]
+    calls = [own.user(3), own.call(5, "a1", 24), own.user(9), own.call(9.5, "a2", 40)]
+    graph = graph_of(lowered_sessions(tmp_path, {"s.jsonl": rows, "s/subagents/agent-x.jsonl": calls}))
+    assert [edge for name in graph.request_ids for edge in edges(graph, name) if "join" in edge] == [
+        "s:agent:x:0 —join/completion +1000 ms"
+    ]
+
+
+@pytest.mark.parametrize(("begins_at", "second_run"), [(9.999, False), (10.0, True), (10.001, True)])
+def test_an_agent_that_is_called_again_runs_again_from_its_last_result_on(
+    tmp_path: Path, begins_at: float, second_run: bool
+) -> None:
+    main, own = Recorder(), Recorder(agent="x")
+    rows = [main.user(1), main.call(2, "c1", 40, "t1"), main.result(10, "t1", DONE), main.call(10, "c2", 60, "t2")]
+    rows += [main.result(14, "t2", DONE), main.call(16, "c3", 80)]
+    calls = [own.user(3), own.call(5, "a1", 24), own.user(begins_at), own.call(12, "a2", 40)]
+    graph = graph_of(lowered_sessions(tmp_path, {"s.jsonl": rows, "s/subagents/agent-x.jsonl": calls}))
+    spawned = [edge for edge in edges(graph, "s:agent:x:1") if "spawn" in edge]
+    assert spawned == ([f"s:main:1 —spawn/completion +{1000 * begins_at - 10_000:g} ms"] if second_run else [])
+    joined_by = [name for name in graph.request_ids if any("x:1 —join" in edge for edge in edges(graph, name))]
+    assert joined_by == ["s:main:2" if second_run else "s:main:1"]
+
+
 # Ties between streams ------------------------------------------------------------------------------------------------
 
 
@@ -263,3 +294,23 @@ def test_a_message_is_divided_without_losing_a_nanosecond(tmp_path: Path) -> Non
     graph = graph_of(result)
     assert graph.recorded_api_time_ms.tolist() == [0.333333, 0.333333, 0.333334]
     assert graph.not_before_ms.tolist() == [0.0, 0.333333, 0.666666]
+
+
+# Prompts without hash ids --------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_has_256_pieces_before_it_begins_anew() -> None:
+    ids = BlockIds()
+    chain = PrefixChain(ids, 16)
+    pieces = []
+    kept = 1
+    while not ids.cut:
+        # It grows by two blocks, and goes back by one of them, so that each time one piece is left.
+        for blocks in (kept + 2, kept + 1):
+            ids.take(1)
+            pieces.append(len(chain.extend(16 * blocks, 16 * blocks)))
+        kept += 1
+    assert (max(pieces), MAX_RUNS) == (256, 256)
+    before = pieces[: pieces.index(256) + 1]
+    assert before == sorted(before)
+    assert pieces[len(before)] == 1

@@ -237,7 +237,7 @@ LOWERING: tuple[Fault, ...] = (
         "        if len(self._runs) >= MAX_RUNS and kept:\n",
         "        if len(self._runs) > MAX_RUNS and kept:\n",
         "a conversation may go back once more than it says",
-        ("tests/unit/test_claude.py", "-k", "goes_back_all_the_time"),
+        EDGES,
     ),
     Fault(
         "lowering-16",
@@ -351,7 +351,7 @@ LOWERING: tuple[Fault, ...] = (
         "for target in seers if background else seers[:1]:",
         "for target in seers:",
         "an agent that blocks answers each call that sees its result",
-        CLAUDE,
+        EDGES,
     ),
     Fault(
         "lowering-30",
@@ -359,7 +359,7 @@ LOWERING: tuple[Fault, ...] = (
         "if turns[at].start_ns >= until_ns), len(turns))",
         "if turns[at].start_ns > until_ns), len(turns))",
         "a run of an agent that begins as the one before it ends is taken for part of that",
-        CLAUDE,
+        EDGES,
     ),
     # Codex
     Fault(
