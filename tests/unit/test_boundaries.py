@@ -193,6 +193,17 @@ def test_a_blocking_agent_answers_once(tmp_path: Path) -> None:
     ]
 
 
+def test_a_result_before_the_call_that_asked_for_it_answers_nothing(tmp_path: Path) -> None:
+    """Else that call would wait for the agent that it spawns itself."""
+    main, own = Recorder(), Recorder(agent="x")
+    rows = [main.user(1), main.call(2, "c0", 40, "t0"), main.result(3, "t1", DONE), main.call(4, "c1", 60, "t1")]
+    rows += [main.user(8), main.call(9, "c2", 60)]
+    files = {"s.jsonl": rows, "s/subagents/agent-x.jsonl": [own.user(5), own.call(6, "a1", 24)]}
+    graph = graph_of(lowered_sessions(tmp_path, files))
+    assert edges(graph, "s:agent:x:0") == ["s:main:1 —spawn/completion +1000 ms"]
+    assert edges(graph, "s:main:1") == ["s:main:0 —sequence/completion +1000 ms"]
+
+
 @pytest.mark.parametrize(("begins_at", "second_run"), [(9.999, False), (10.0, True), (10.001, True)])
 def test_an_agent_that_is_called_again_runs_again_from_its_last_result_on(
     tmp_path: Path, begins_at: float, second_run: bool

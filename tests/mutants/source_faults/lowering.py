@@ -343,7 +343,7 @@ LOWERING: tuple[Fault, ...] = (
         "found += known[bisect_right(known, at) :]",
         "found += known",
         "an answer may be seen before the call that asked for it",
-        (*CLAUDE, "tests/properties/test_sessions.py"),
+        EDGES,
     ),
     Fault(
         "lowering-29",
