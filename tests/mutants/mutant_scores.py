@@ -67,7 +67,7 @@ def written_score(page: str) -> Fraction | None:
 
 
 def problems(results: Results, page: str) -> list[str]:
-    """Return what is wrong with results: faults not tried, a low score, one below `page`'s, an equivalent that is seen."""
+    """Return what is wrong: faults not tried, a low score, one below what `page` says, an equivalent that is seen."""
     found = [f"{fault.name} was not tried as it is now" for fault in FAULTS if fault.name not in results]
     killed, possible = score(results)
     if killed < LEAST_KILLED * possible:
@@ -75,8 +75,8 @@ def problems(results: Results, page: str) -> list[str]:
     before = written_score(page)
     if before is not None and Fraction(killed, possible) < before:
         found.append(
-            f"{killed} of {possible} faults are seen, and docs/assurance.md says {float(before):.2%}; where less is meant, "
-            "take the sentence with the score out there, and run this again"
+            f"{killed} of {possible} faults are seen, and docs/assurance.md says {float(before):.2%}; "
+            "where less is meant, take the sentence with the score out there, and run this again"
         )
     for fault in FAULTS:
         if fault.equivalent and is_seen(results, fault):
@@ -135,7 +135,12 @@ def _section(results: Results) -> str:
         "",
     ]
     if left := [fault for fault in FAULTS if not fault.equivalent and not is_seen(results, fault)]:
-        lines += ["Survivors, which a test could tell and none does:", "", "| fault | what is wrong then |", "|---|---|"]
+        lines += [
+            "Survivors, which a test could tell and none does:",
+            "",
+            "| fault | what is wrong then |",
+            "|---|---|",
+        ]
         lines += [f"| {fault.name} | {_cell(fault.why)} |" for fault in left]
         lines.append("")
     lines += [
