@@ -51,7 +51,7 @@ ROOMS = ("", "native", "spec", "lowering", "kernel")
 # Seconds of the processor, which other work on the machine does not lengthen: a fault may make tests slower without
 # being one that hangs.
 TIMEOUT_FACTOR, TIMEOUT_LEAST_S = 5.0, 15.0
-PLAIN_LIMIT_S, UNKNOWN_LIMIT_S = 600.0, 45.0
+PLAIN_LIMIT_S, UNKNOWN_LIMIT_S = 600.0, 20.0
 WALL_FACTOR = 60.0
 # A shell that runs a command under a limit, and then tells what it took.
 UNDER_A_LIMIT = 'ulimit -t "$1"; shift; "$@"; code=$?; times; exit $code'
@@ -146,9 +146,9 @@ class Runner:
 
     def __init__(self, faults: list[Fault], jobs: int, timeout_s: float | None, until: float) -> None:
         self.faults: queue.SimpleQueue[Fault] = queue.SimpleQueue()
-        # Faults with the same tests one after the other.
+        # Faults with the same tests one after the other; tests of properties, which take longer, come last.
         self.sharing = Counter((fault.tests, fault.profile) for fault in faults)
-        for fault in sorted(faults, key=lambda fault: (fault.tests, fault.profile, fault.name)):
+        for fault in sorted(faults, key=lambda f: (any("properties" in t for t in f.tests), f.tests, f.profile, f.name)):
             self.faults.put(fault)
         self.jobs, self.timeout_s, self.until = jobs, timeout_s, until
         self.plain: dict[tuple[Any, ...], Outcome] = {}

@@ -178,6 +178,22 @@ def test_a_child_that_begins_at_its_parents_end_was_spawned_by_the_completion(tm
         assert f"spawn/{trigger}" in edge
 
 
+def test_a_codex_call_never_waits_for_a_thread_that_it_spawns_itself(tmp_path: Path) -> None:
+    """The result stands before the spawn, and the thread's clock is behind its parent's."""
+    parent = Rollout().event(0.8, "collab_waiting_end", call_id="f0", statuses={CHILD: {"completed": "x"}})
+    parent.user(1).tool(2, "spawn_agent", "f1")
+    parent.event(2.1, "collab_agent_spawn_end", call_id="f1", new_thread_id=CHILD).output(2.2, "f1").tokens(3, 40)
+    parent.user(4).tokens(5, 60)
+    child = Rollout(CHILD, parent_thread_id=ROOT).user(0.2).tokens(0.5, 24)
+    graph = graph_of(lowered_rollouts(tmp_path, root=parent, child=child))
+    (spawned,) = edges(graph, f"{ROOT}:{CHILD}:0")
+    assert spawned.startswith(f"{ROOT}:{ROOT}:0 —spawn/")
+    assert [edges(graph, f"{ROOT}:{ROOT}:{number}") for number in range(2)] == [
+        [],
+        [f"{ROOT}:{ROOT}:0 —sequence/completion +1000 ms"],
+    ]
+
+
 DONE = {"status": "completed", "agentId": "x"}
 
 

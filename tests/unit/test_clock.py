@@ -19,6 +19,7 @@ from playproof_kernel import (
 from playproof_kernel.deployment import DecodeSpec, Timing, TimingKind, TransferSpec
 from playproof_kernel.simulate import with_room
 from playproof_spec.certificate import ProvenGraph, prove
+from playproof_spec.clock import PREPARED_PLAYS, PassCost, RoleWork, clock_finding
 from playproof_spec.sketch import sketch
 from playproof_spec.units import HORIZON_MS, HORIZON_NS, ms_to_ns
 
@@ -108,3 +109,12 @@ def test_the_cast_to_nanoseconds_is_checked(ms: float) -> None:
     with pytest.raises(OverflowError, match="fit the clock"):
         ms_to_ns(np.array([0.0, ms]))
     assert ms_to_ns(np.array([HORIZON_MS, -1.5])).tolist() == [HORIZON_NS, -1_500_000]
+
+
+def test_each_lane_of_a_snapshot_prepares_plays_of_its_own() -> None:
+    # One pass for the prompt's 16 tokens, one for the request, one for its token.
+    work = RoleWork(prompts=True, outputs=True, budget=16, cost=PassCost(HORIZON_MS / (3 * PREPARED_PLAYS * 4)))
+    graph = prove(sketch([{"request_id": "r"}])).graph
+    for lanes, is_cut, fits in ((3, True, True), (4, True, False), (5, True, False), (5, False, True)):
+        told = clock_finding(graph, [work], speedup=1.0, lanes=lanes, is_cut=is_cut)
+        assert (told is None) is fits

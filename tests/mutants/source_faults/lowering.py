@@ -10,7 +10,6 @@ GOLDENS = ("tests/unit/test_goldens_of_lowering.py",)
 V2 = ("tests/unit/test_agentic_mooncake.py",)
 CLAUDE = ("tests/unit/test_claude.py", "-k", "not public and not blocks and not grow")
 CLAUDE_SHAPES = ("tests/unit/test_claude_shapes.py",)
-CODEX = ("tests/unit/test_codex.py", "tests/unit/test_boundaries.py", "-k", "not public and not skills and not blocks")
 DYNAMO = ("tests/unit/test_dynamo.py", "-k", "not public")
 ATIF = ("tests/unit/test_atif.py",)
 OTEL = ("tests/unit/test_otel.py",)
@@ -368,7 +367,7 @@ LOWERING: tuple[Fault, ...] = (
         "            if not began < seer < len(parent.turns):\n",
         "            if not began <= seer < len(parent.turns):\n",
         "a call may wait for what it spawned itself",
-        CODEX,
+        EDGES,
     ),
     Fault(
         "lowering-32",
