@@ -148,7 +148,7 @@ class Runner:
         self.faults: queue.SimpleQueue[Fault] = queue.SimpleQueue()
         # Faults with the same tests one after the other; tests of properties, which take longer, come last.
         self.sharing = Counter((fault.tests, fault.profile) for fault in faults)
-        for fault in sorted(faults, key=lambda f: (any("properties" in t for t in f.tests), f.tests, f.profile, f.name)):
+        for fault in sorted(faults, key=lambda f: ("properties" in str(f.tests), f.tests, f.profile, f.name)):
             self.faults.put(fault)
         self.jobs, self.timeout_s, self.until = jobs, timeout_s, until
         self.plain: dict[tuple[Any, ...], Outcome] = {}

@@ -196,7 +196,7 @@ def test_unknown_format_name_is_the_callers_mistake() -> None:
 
 
 def test_the_row_behind_one_that_is_refused_keeps_its_own_hash_ids(tmp_path: Path) -> None:
-    bad = row("b", hash_ids=[3, 4], dependencies=[{"request_id": "a", "trigger": "sometimes", "relation": "join"}])
+    bad = row("b", hash_ids=[3, 4], input_tokens=21)  # not what its input_length says
     rows = [row("a", hash_ids=[1, 2]), bad, row("c", hash_ids=[5, 6])]
     result = load_graph([written(tmp_path / "x.jsonl", header(), *rows)], options=LoweringOptions(skip_bad=True))
     assert result.graph is not None
