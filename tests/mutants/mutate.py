@@ -13,9 +13,11 @@ written there is complete and good enough.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import queue
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -53,12 +55,21 @@ ROOMS = ("", "native", "spec", "lowering", "kernel")
 TIMEOUT_FACTOR, TIMEOUT_LEAST_S = 5.0, 15.0
 PLAIN_LIMIT_S, UNKNOWN_LIMIT_S = 600.0, 20.0
 WALL_FACTOR = 60.0
-# A shell that runs a command under a limit, and then tells what it took.
-UNDER_A_LIMIT = 'ulimit -t "$1"; shift; "$@"; code=$?; times; exit $code'
-TIMES = re.compile(r"(\d+)m(\d+[.,]?\d*)s")
-# As a shell tells that a command was ended by the limit, or killed a moment later.
-OUT_OF_TIME = (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
-RUNNING: set[subprocess.Popen[str]] = set()
+TOOK = re.compile(r"^took (.+) s$", re.MULTILINE)
+# Ended by the limit, or killed a moment later.
+OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
+# A process that has imported the libraries, of which those that run tests are copies: half of the time of most tests.
+FORKS = multiprocessing.get_context("forkserver")
+LIBRARIES = (
+    "pytest",
+    "hypothesis.stateful",
+    "_hypothesis_pytestplugin",
+    "numba.extending",
+    "networkx",
+    "z3",
+    "msgspec",
+)
+RUNNING: set[Any] = set()
 FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 # Of so many faults with the same tests, all of these run once without a fault; else only those that failed.
 SHARED_BY = 3
@@ -97,48 +108,60 @@ def copy_of_the_project(folder: Path) -> None:
             shutil.copy2(source, target)
 
 
+def tests_of_a_copy(
+    copy: Path, tests: tuple[str, ...], environment: dict[str, str], limit_s: int, said_to: Path
+) -> None:
+    """Run tests in `copy`, in a process of their own that has the libraries, and nothing of the project."""
+    os.setsid()
+    with said_to.open("wb") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    # What tests say of public traces must not decide: not everyone has them.
+    for name in ("PLAYPROOF_DATA", "PLAYPROOF_REFERENCE", "PLAYPROOF_COMPILE", "PLAYPROOF_MONITOR"):
+        os.environ.pop(name, None)
+    os.environ.update(environment)
+    os.chdir(copy)
+    sys.path[:] = [*environment["PYTHONPATH"].split(os.pathsep), *(path for path in sys.path if path != str(HERE))]
+    sys.dont_write_bytecode = True
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
+    import pytest
+
+    code = int(pytest.main(["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
+    used = [resource.getrusage(which) for which in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(f"\ntook {sum(own.ru_utime + own.ru_stime for own in used):.1f} s", flush=True)
+    os._exit(code)
+
+
 def run_tests(copy: Path, fault: Fault, limit_s: float) -> Outcome:
     """Run the tests that `fault` names in `copy` as it is, for so many seconds of the processor."""
     environment = {
-        **os.environ,
         "PYTHONPATH": os.pathsep.join(str(copy / room) for room in ROOMS),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PLAYPROOF_CACHE_DIR": str(copy / ".code"),
-        # Compiling the kernel anew for each fault would take a minute; interpreted it gives the same ledgers.
-        "NUMBA_DISABLE_JIT": "1",
         "HYPOTHESIS_PROFILE": fault.profile,
     }
-    # What tests say of public traces must not decide: not everyone has them.
-    for name in ("PLAYPROOF_DATA", "PLAYPROOF_REFERENCE", "PLAYPROOF_COMPILE", "PLAYPROOF_MONITOR"):
-        environment.pop(name, None)
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    limit, said_to = max(int(limit_s), 1), copy.with_suffix(".said")
     started = time.monotonic()
-    process = subprocess.Popen(
-        ["sh", "-c", UNDER_A_LIMIT, "sh", str(max(int(limit_s), 1)), *command, *fault.tests],
-        cwd=copy,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        text=True,
-        errors="replace",
-    )
+    process = FORKS.Process(target=tests_of_a_copy, args=(copy, fault.tests, environment, limit, said_to))
+    process.start()
     RUNNING.add(process)
     try:
         # Tests that wait for something take no time of the processor.
-        said, _ = process.communicate(timeout=WALL_FACTOR * limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
-        return Outcome(TIMED_OUT, time.monotonic() - started, "", said)
+        process.join(WALL_FACTOR * limit)
+        is_late = process.is_alive()
+        if is_late:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.join()
     finally:
         RUNNING.discard(process)
-    took = TIMES.findall(said)
-    seconds = sum(60.0 * float(minutes) + float(rest) for minutes, rest in took[-2:])
-    code = process.returncode
-    verdict = TIMED_OUT if code in OUT_OF_TIME else {0: SURVIVED, 1: KILLED}.get(code, BROKEN)
+    said = said_to.read_text("utf-8", "replace")
+    took = TOOK.search(said)
+    code = process.exitcode
+    if is_late or code in OUT_OF_TIME:
+        return Outcome(TIMED_OUT, time.monotonic() - started if is_late else limit, "", said)
+    verdict = {0: SURVIVED, 1: KILLED}.get(code, BROKEN)
     failed = FAILED_TEST.search(said)
-    return Outcome(verdict, seconds, failed.group(1) if failed else "", said)
+    return Outcome(verdict, float(took.group(1)) if took else 0.0, failed.group(1) if failed else "", said)
 
 
 class Runner:
@@ -264,6 +287,9 @@ def main() -> int:
                 if fault.name not in results or (not fault.equivalent and results[fault.name]["verdict"] == SURVIVED)
             ]
         os.nice(19)
+        # Compiling the kernel anew for each fault would take a minute; interpreted it gives the same ledgers.
+        os.environ["NUMBA_DISABLE_JIT"] = "1"
+        FORKS.set_forkserver_preload(list(LIBRARIES))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop_tests)
         runner = Runner(chosen, asked.jobs, asked.timeout, time.monotonic() + 60.0 * asked.minutes)
