@@ -212,7 +212,7 @@ FACE: tuple[Fault, ...] = (
         "    chunk = max(workers.chunked_prefill_size - workers.block_size, 1)\n"
         '    budget = max(chunk, workers.max_prefill_tokens) if backend == "sglang" else workers.max_batched_tokens\n',
         "the bound of a run's end takes SGLang's larger budget",
-        ("tests/unit/test_fit.py", "-k", "clock"),
+        FIT,
     ),
     Fault(
         "face-26",
