@@ -396,3 +396,12 @@ def test_the_finite_door_refuses_run_controls(proven: ProvenGraph) -> None:
         simulate(proven, DEPLOYMENT.to_spec(), PROFILED.to_spec())
     with pytest.raises(ValueError, match="snapshot seed"):
         simulate_controlled(proven, DEPLOYMENT.to_spec(), pp.Load(lanes=1).to_spec())
+
+
+def test_of_a_prompt_of_the_preparation_whole_blocks_are_expected_in_the_cache() -> None:
+    row = {"request_id": "a", "input_length": 10, "hash_ids": [1, 2, 3]}
+    load = pp.Load(lanes=1, snapshot_seed=1, warmup=True)
+    report = pp.replay(prove(sketch([row], block_size=4)), pp.Deployment(blocks=64, block_size=4), load)
+    warmups = report.to_dict()["agentic_phases"]["requests"]
+    assert len(warmups) == 10
+    assert {(each["input_length"], each["expected_full_block_tokens"]) for each in warmups} == {(10, 8)}

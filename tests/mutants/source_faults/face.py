@@ -266,7 +266,7 @@ FACE: tuple[Fault, ...] = (
         '"expected_full_block_tokens": tokens // size * size,',
         '"expected_full_block_tokens": tokens,',
         "partial blocks of a primer are expected in the cache",
-        ("tests/unit/test_goldens_of_controls.py",),
+        ("tests/unit/test_run_controls.py", "-k", "whole_blocks"),
     ),
     # SARIF, escaping
     Fault(
