@@ -137,7 +137,7 @@ LOWERING: tuple[Fault, ...] = (
         'start_s = agent.t - last_s if basis == "relative" else min(agent.t, *times)',
         "start_s = agent.t - last_s",
         "absolute nested times are read as relative where the marker has no duration",
-        (*GOLDENS, "tests/unit/test_weka.py", "-k", "not public and not grow"),
+        ("tests/unit/test_weka.py", "-k", "evidence"),
     ),
     Fault(
         "lowering-04",
