@@ -297,7 +297,7 @@ def test_all_public_recordings(data_dir: Path, tmp_path: Path) -> None:
 
 
 def test_evidence_of_a_completed_marker_without_duration_takes_absolute_times_as_they_are(tmp_path: Path) -> None:
-    # The agent ran from 5 to 9.5 s, behind its owner; read as a spawn it would run from 10 s on, past its parent's next.
+    # The agent ran from 5 to 9.5 s, behind its owner; read as a spawn it would run from 10 s on, past the next request.
     requests = [call(3, 1), agent(10.0, "a", call(5.0, 8), call(7.0, 8, 9, api=2.5)), call(11, 1, 2)]
     graph = graph_of(lowered(tmp_path, requests, nested_timestamp_basis="absolute"))
     assert graph.facts["weka_subagent_marker"] == "completion"
