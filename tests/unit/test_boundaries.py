@@ -341,3 +341,11 @@ def test_a_conversation_has_256_pieces_before_it_begins_anew() -> None:
     before = pieces[: pieces.index(256) + 1]
     assert before == sorted(before)
     assert pieces[len(before)] == 1
+
+
+@pytest.mark.parametrize(("tokens", "kept"), [(39, 1), (40, 2), (41, 2)])
+def test_a_prompt_as_long_as_the_one_before_it_begins_with_all_of_it(tokens: int, kept: int) -> None:
+    """One that is shorter shares what the cache found: here 16 tokens."""
+    chain = PrefixChain(BlockIds(), 16)
+    assert chain.extend(40, 0) == [(0, 2)]
+    assert chain.extend(tokens, 16)[0] == (0, kept)

@@ -219,7 +219,7 @@ LOWERING: tuple[Fault, ...] = (
         "kept_tokens = self._length if input_length >= self._length else min(cached, input_length)",
         "kept_tokens = self._length if input_length > self._length else min(cached, input_length)",
         "a prompt as long as the one before it shares only what the cache found",
-        (*SESSIONS, *CONVERSATION),
+        EDGES,
     ),
     Fault(
         "lowering-14",
