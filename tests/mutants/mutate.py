@@ -49,7 +49,7 @@ from mutant_scores import (  # noqa: E402
 )
 from source_faults import FAULTS, Fault  # noqa: E402
 
-ROOMS = ("", "native", "spec", "lowering", "kernel")
+ROOMS = ("", "native", "spec", "lowering", "kernel", "reference")
 # Seconds of the processor, which other work on the machine does not lengthen: a fault may make tests slower without
 # being one that hangs.
 TIMEOUT_FACTOR, TIMEOUT_LEAST_S = 5.0, 15.0
