@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,15 +191,11 @@ def check_corpus(corpus: Path, only: str) -> Sum:
     for name, deployment, load in corpus_loads():
         if not re.search(only, name):
             continue
-        replay_s, report = cpu_seconds(lambda deployment=deployment, load=load: pp.replay(trace, deployment, load))
+        replay_s, report = cpu_seconds(partial(pp.replay, trace, deployment, load))
         lines = msgspec.json.Encoder().encode_lines(list(report.request_dicts()))
         document = msgspec.json.decode(report.to_json())
         settings = (document["deployment"], document["load"])
-        check_s, verdict = cpu_seconds(
-            lambda lines=lines, document=document, settings=settings: check_lines(
-                trace.graph, lines, document, *settings
-            )
-        )
+        check_s, verdict = cpu_seconds(partial(check_lines, trace.graph, lines, document, *settings))
         sums.add(name, verdict)
         times = f"{replay_s:7.2f}  {check_s:7.2f}  {check_s / replay_s:6.2f}"
         print(f"  {name:42} {verdict.lines:7,}  {verdict.facts:9,}  {times}", flush=True)

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import playproof as pp
 from playproof import machine_code
@@ -21,7 +22,7 @@ DATA = Path(os.environ.get("PLAYPROOF_DATA", ROOT.parent / "shared" / "data"))
 PUBLIC = ("weka/small/trace_0291.json", "claude_code/inline", "codex/skills", "codex/git-sync")
 
 BLOCKS = 16_000
-BIG = {"blocks": BLOCKS, "context_length": 1_000_000}
+BIG: dict[str, Any] = {"blocks": BLOCKS, "context_length": 1_000_000}
 HOST = pp.HostOffload(num_host_blocks=2 * BLOCKS, bytes_per_token=98_304, scope="dp_rank_local")
 DEPLOYMENTS: dict[str, pp.Deployment | pp.Disaggregated] = {
     "vllm": pp.Deployment(**BIG),

@@ -264,7 +264,7 @@ def ends(folder: Path) -> bool:
         return bool(refused.findings.errors)
     figures = report.to_dict()
     ended = sum(figures[f"{state}_requests"] for state in ("completed", "rejected", "failed", "canceled"))
-    return ended == figures["num_requests"] > 0
+    return bool(ended == figures["num_requests"] > 0)
 
 
 # vLLM's scheduler -------------------------------------------------------------------------------------------------

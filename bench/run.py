@@ -156,9 +156,10 @@ def find_corpus(given: Path | None, scratch: Path) -> Path | None:
     if not archive.exists():
         print(f"The public corpus is not at {archive}; parts 1, 2 and 4 are skipped.\n")
         return None
+    # Python 3.11.0 to 3.11.3 know no filters.
+    options: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(archive) as packed:
-        # Python 3.11.0 to 3.11.3 know no filters.
-        packed.extractall(scratch / "corpus", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        packed.extractall(scratch / "corpus", **options)
     return scratch / "corpus"
 
 

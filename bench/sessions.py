@@ -78,7 +78,12 @@ def claude_records(
             {"type": "tool_use", "id": tool, "name": name, "input": {"command": text(rng, 200)}},
         ]
         for tokens, block in zip((1, rng.randrange(50, 900)), blocks, strict=True):
-            body = {"id": message_id, "model": "claude-opus-4-6", "role": "assistant", "content": [block]}
+            body: dict[str, Any] = {
+                "id": message_id,
+                "model": "claude-opus-4-6",
+                "role": "assistant",
+                "content": [block],
+            }
             record = {"type": "assistant", "message": {**body, "usage": {**usage, "output_tokens": tokens}}}
             yield {**record, "uuid": identity(rng), "timestamp": clock.after(1, 8), **common}
         result: dict[str, Any] = {"stdout": text(rng, 6_000), "stderr": ""}

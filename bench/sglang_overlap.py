@@ -142,6 +142,8 @@ def overlap_drive() -> Any:
     run_sglang.Req.beam_group = None
 
     class OverlapDrive(run_sglang.Drive):
+        running: list[Any]
+
         def __init__(self, folder: Path) -> None:
             super().__init__(folder, {})
             self.last: Batch | None = None  # in flight

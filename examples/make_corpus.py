@@ -290,6 +290,7 @@ def main() -> None:
     (out / "broken" / "careless-export.json").write_text(as_text(broken(SEED)), encoding="utf-8")
     (out / "broken" / "deadlock.jsonl").write_text(deadlock(), encoding="utf-8")
     lowered = load_graph([out / "weka"], format="weka", options=LoweringOptions())
+    assert lowered.graph is not None
     write_v2(lowered.graph, out / "v2" / "corpus.jsonl")
 
 

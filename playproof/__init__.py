@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playproof.api import InvalidTrace, Validation, check, load, replay, replay_online, run, validate
+    from playproof.api import InvalidTrace, Validation, check, fuzz, load, replay, replay_online, run, validate
     from playproof.checking import Verdict, check_lines
     from playproof.config import Configuration, read_configuration
     from playproof.deployment import (
@@ -40,7 +40,17 @@ __version__ = version("playproof")
 
 # Where each public name comes from. They are imported when asked for: `playproof --version` should not wait for NumPy.
 _HOMES = {
-    "playproof.api": ("InvalidTrace", "Validation", "check", "load", "replay", "replay_online", "run", "validate"),
+    "playproof.api": (
+        "InvalidTrace",
+        "Validation",
+        "check",
+        "fuzz",
+        "load",
+        "replay",
+        "replay_online",
+        "run",
+        "validate",
+    ),
     "playproof.checking": ("Verdict", "check_lines"),
     "playproof.config": ("Configuration", "read_configuration"),
     "playproof.deployment": (
@@ -88,6 +98,7 @@ __all__ = [
     "Verdict",
     "check",
     "check_lines",
+    "fuzz",
     "load",
     "read_configuration",
     "replay",

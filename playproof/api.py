@@ -6,17 +6,20 @@ only reads a configuration should not wait for them.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from playproof_native import modes, notices
 from playproof_native.modes import Setting
 from playproof_spec.findings import Findings, InvalidInput, Where
 from playproof_spec.units import NS_PER_MS
 
 from playproof import machine_code
+from playproof.by_reference import REFERENCE_PATIENCE_S, SLOW_REFERENCE, Engine, beyond_reference, reference_s
 from playproof.config import Basis, Configuration, Marker, read_configuration
 from playproof.controlled import ControlledReport
 from playproof.deployment import LOAD_NAMES, AnyDeployment, Deployment, InvalidDeployment, Load
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from playproof_spec.obligation import Obligation
 
     from playproof.checking import Verdict
+    from playproof.fuzzing import Tried
     from playproof.online.report import OnlineControlledReport, OnlineReport
 
 # Where the settings that only a trace can prove wrong stand for who sets them in Python.
@@ -239,6 +243,7 @@ def replay(
     per_request: bool = True,
     progress: Progress | None = None,
     compile: Setting | None = None,
+    engine: Engine = "kernel",
 ) -> Report:
     """Replay a proven trace on a simulated deployment.
 
@@ -256,6 +261,9 @@ def replay(
     compile : {"auto", "always", "never"}, optional
         Whether to wait for machine code that is not kept: "auto" replays what is small without, and has it compiled
         meanwhile. ``PLAYPROOF_COMPILE`` by default, else "auto". Results are the same.
+    engine : {"kernel", "reference"}
+        Who replays: the kernel, or the executable specification (reference/README.md), which is for small traces and
+        has no run controls. Results are the same.
 
     Returns
     -------
@@ -264,10 +272,10 @@ def replay(
     Raises
     ------
     InvalidDeployment
-        When the load does not belong to the kind of trace, the replay could outlast the clock, or the trace
-        contradicts itself at a snapshot's cut.
+        When the load does not belong to the kind of trace, the replay could outlast the clock, the trace contradicts
+        itself at a snapshot's cut, or the engine does not have a setting.
     """
-    return _replay(trace, deployment or Deployment(), load or Load(), PLACES, per_request, progress, compile)
+    return _replay(trace, deployment or Deployment(), load or Load(), PLACES, per_request, progress, compile, engine)
 
 
 def replay_configured(
@@ -277,13 +285,14 @@ def replay_configured(
     per_request: bool = True,
     progress: Progress | None = None,
     compile: Setting | None = None,
+    engine: Engine = "kernel",
 ) -> Report:
     """Replay a proven trace as a configuration that was read says, and name its fields in findings.
 
     Parameters and exceptions are those of :func:`replay`.
     """
     places = configuration.places or PLACES
-    return _replay(trace, configuration.deployment, configuration.load, places, per_request, progress, compile)
+    return _replay(trace, configuration.deployment, configuration.load, places, per_request, progress, compile, engine)
 
 
 def _replay(
@@ -294,9 +303,34 @@ def _replay(
     per_request: bool,
     progress: Progress | None,
     compile: Setting | None,
+    engine: Engine,
 ) -> Report:
+    if engine == "reference":
+        return _replay_slowly(trace, deployment, load, places, per_request)
     with machine_code.replaying(compile, trace.graph, machine_code.ReplayJob(deployment, load)):
         return _replay_so(trace, deployment, load, places, per_request, progress)
+
+
+def _replay_slowly(
+    trace: ProvenGraph, deployment: AnyDeployment, load: Load, places: Mapping[str, Where], per_request: bool
+) -> Report:
+    """Replay by the executable specification."""
+    from playproof_reference.ledger import ledger_of
+    from playproof_reference.replay import replay as by_the_book
+
+    findings = misoffered(trace.graph, deployment, load, places)
+    findings.extend(fit(trace.graph, deployment, load))
+    findings.extend(beyond_reference(load, places))
+    if findings.errors:
+        raise InvalidDeployment(findings)
+    if reference_s(trace.graph, deployment) > REFERENCE_PATIENCE_S:
+        notices.say(SLOW_REFERENCE)
+    started = time.perf_counter_ns()
+    ledger = ledger_of(by_the_book(trace.graph, deployment.to_spec(), load.to_spec()))
+    wall_time_ms = (time.perf_counter_ns() - started) / NS_PER_MS
+    return Report(
+        trace, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
+    )
 
 
 def _replay_so(
@@ -337,6 +371,60 @@ def _replay_so(
     return Report(
         trace, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
     )
+
+
+def fuzz(
+    trace: ProvenGraph,
+    deployment: AnyDeployment | None = None,
+    load: Load | None = None,
+    *,
+    seed: int | None = None,
+    minutes: float = 1.0,
+    rounds: int | None = None,
+    only: int | None = None,
+    places: Mapping[str, Where] = PLACES,
+    compile: Setting | None = None,
+) -> Iterator[Tried]:
+    """Replay variants of a run in several ways that have to agree, a round after the other (docs/fuzzing.md).
+
+    Parameters
+    ----------
+    trace : ProvenGraph
+    deployment : Deployment or Disaggregated, optional
+    load : Load, optional
+        The run whose variants are tried; by default as for :func:`replay`.
+    seed : int, optional
+        What decides, with the number of a round, all of it; a fresh one by default.
+    minutes : float
+        How long new rounds are begun.
+    rounds, only : int, optional
+        How many rounds are made instead, or which one, from 1.
+    places, compile
+        As for :func:`validate`. Machine code is waited for by default: many replays follow.
+
+    Yields
+    ------
+    Tried
+        Of each round, with what was found.
+
+    Raises
+    ------
+    InvalidDeployment
+        When the run itself cannot be replayed.
+    """
+    from playproof.fuzzing import Hunt
+    from playproof.fuzzing import fuzz as tried
+
+    deployment, load = deployment or Deployment(), load or Load()
+    findings = misoffered(trace.graph, deployment, load, places)
+    findings.extend(fit(trace.graph, deployment, load))
+    if findings.errors:
+        raise InvalidDeployment(findings)
+    hunt = Hunt(Hunt.fresh_seed() if seed is None else seed, minutes, rounds, only)
+    if compile is None and modes.VARIABLE not in os.environ:
+        compile = "always"
+    with machine_code.replaying(compile, trace.graph, machine_code.ReplayJob(deployment, load)):
+        yield from tried(trace.graph, deployment, load, hunt)
 
 
 def replay_online(
@@ -447,6 +535,7 @@ def run(
     per_request: bool = True,
     progress: Progress | None = None,
     compile: Setting | None = None,
+    engine: Engine = "kernel",
 ) -> Report:
     """Load and replay what a configuration file says.
 
@@ -458,7 +547,7 @@ def run(
         Traces to take instead of the configuration's.
     overrides : iterable of str
         ``a.b.c=value`` settings put over the file's.
-    per_request, progress, compile
+    per_request, progress, compile, engine
         As for :func:`replay`.
 
     Raises
@@ -483,7 +572,9 @@ def run(
         follow_links=configuration.follow_links,
         compile=compile,
     )
-    return replay_configured(proven, configuration, per_request=per_request, progress=progress, compile=compile)
+    return replay_configured(
+        proven, configuration, per_request=per_request, progress=progress, compile=compile, engine=engine
+    )
 
 
 def existing(paths: PathOrPaths) -> list[Path]:

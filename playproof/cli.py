@@ -1,4 +1,4 @@
-"""The command line: validate, lower, inspect, replay, check, serve, warm, machines.
+"""The command line: validate, lower, inspect, replay, check, fuzz, serve, warm, machines.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 proven (or done), 1 findings of severity
 error, 2 usage or an unreadable file, 70 a fault of ours, 130 interrupted with partial results.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from playproof_spec.certificate import ProvenGraph
 
     from playproof.checking import Verdict
+    from playproof.fuzzing import Tried
 
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
@@ -151,6 +153,11 @@ ExcludeOption = Annotated[
     list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders like this; repeatable.")
 ]
 FollowOption = Annotated[bool, typer.Option("--follow-links", help="Read what symbolic links lead to.")]
+
+
+class Engine(StrEnum):
+    kernel = "kernel"
+    reference = "reference"
 
 
 class Compile(StrEnum):
@@ -411,30 +418,23 @@ def replay(
         float, typer.Option(help="Online: wall seconds without a byte after which a request has failed.")
     ] = SILENCE_TIMEOUT_S,
     compile: CompileOption = None,
+    engine: Annotated[
+        Engine, typer.Option(help="Who replays: the kernel, or the executable specification, for small traces.")
+    ] = Engine.kernel,
 ) -> None:
     """Replay a trace on a simulated deployment, or with --online on the wall clock."""
     options = _online_options(online, endpoint, model, vocabulary, time_scale, duration, silence_timeout)
+    if online and engine is Engine.reference:
+        raise typer.BadParameter("the reference does not replay online", param_hint="--engine")
     if per_request and out_folder is None:
         raise typer.BadParameter("--per-request needs --out, the folder for requests.jsonl", param_hint="--per-request")
     configuration = _configuration(config, settings or [])
-    chosen = paths or configuration.paths
-    if not chosen:
-        raise typer.BadParameter(
-            "name a trace here, or in the configuration's traffic.source.paths", param_hint="paths"
-        )
-    reading = _reading(configuration, None)
-    _select(reading, skip_bad, exclude, follow_links)
-    with _patience("reading and proving"):
-        result = api.validate(chosen, **reading, compile=_setting(compile))
-    if result.proven is None:
-        print_findings(err, result.findings)
-        print_verdict(err, result.findings)
-        raise typer.Exit(_refusal(result.findings))
+    proven = _proven(configuration, paths, skip_bad, exclude, follow_links, compile)
     if out_folder is not None:
         out_folder.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is told before a long replay
     with _replay_progress() as progress:
         captured = per_request or check_run
-        report = _replayed(result.proven, configuration, options, captured, progress, _setting(compile))
+        report = _replayed(proven, configuration, options, captured, progress, _setting(compile), engine)
     verdict = _checked(report) if check_run else None
     if report.findings.warnings and not as_json:
         codes = sorted({item.code for item in report.findings.items if item.severity is Severity.WARNING})
@@ -459,6 +459,31 @@ def replay(
         raise typer.Exit(EXIT_FINDINGS)
     if getattr(report, "interrupted", False):
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _proven(
+    configuration: Configuration,
+    paths: list[Path] | None,
+    skip_bad: bool,
+    exclude: Sequence[str] | None,
+    follow_links: bool,
+    compile: Compile | None,
+) -> ProvenGraph:
+    """Return the proven traces that are named, or else the configuration's; say what is not proven, and leave."""
+    chosen = paths or configuration.paths
+    if not chosen:
+        raise typer.BadParameter(
+            "name a trace here, or in the configuration's traffic.source.paths", param_hint="paths"
+        )
+    reading = _reading(configuration, None)
+    _select(reading, skip_bad, exclude, follow_links)
+    with _patience("reading and proving"):
+        result = api.validate(chosen, **reading, compile=_setting(compile))
+    if result.proven is None:
+        print_findings(err, result.findings)
+        print_verdict(err, result.findings)
+        raise typer.Exit(_refusal(result.findings))
+    return result.proven
 
 
 def _checked(report: Report) -> Verdict:
@@ -512,6 +537,62 @@ def check(
         raise typer.Exit(EXIT_FINDINGS)
 
 
+@app.command()
+def fuzz(
+    paths: Annotated[list[Path] | None, typer.Argument(help="Traces, instead of the configuration's.")] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    minutes: Annotated[float, typer.Option(min=0.0, help="How long new rounds are begun.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="What decides all rounds [default: a fresh one].")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Make so many rounds, whatever the time.")] = None,
+    only: Annotated[int | None, typer.Option(min=1, help="Make this round of the seed again, and no other.")] = None,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
+    compile: CompileOption = None,
+) -> None:
+    """Replay variants of a run, and check each; macro-steps, single passes and the reference have to agree."""
+    from playproof.fuzzing import Hunt
+
+    if rounds is not None and only is not None:
+        raise typer.BadParameter("is one round; leave --rounds out", param_hint="--only")
+    configuration = _configuration(config, settings or [])
+    proven = _proven(configuration, paths, skip_bad, exclude, follow_links, compile)
+    seed = Hunt.fresh_seed() if seed is None else seed
+    files = [str(path) for path in paths or ()] + (["--config", str(config)] if config is not None else [])
+    chosen = [argument for setting in settings or () for argument in ("--set", setting)]
+    left_out = ["--skip-bad"] * skip_bad + [argument for glob in exclude or () for argument in ("--exclude", glob)]
+    reading = [*left_out, *["--follow-links"] * follow_links]
+    again = shlex.join(["playproof", "fuzz", *files, *chosen, *reading, "--seed", str(seed)])
+    out.print(f"seed {seed}: {again} --rounds …", markup=False)
+    tried = api.fuzz(
+        proven,
+        configuration.deployment,
+        configuration.load,
+        seed=seed,
+        minutes=minutes,
+        rounds=rounds,
+        only=only,
+        places=configuration.places or api.PLACES,
+        compile=_setting(compile),
+    )
+    made = found = 0
+    for each in tried:
+        made += 1
+        found += each.findings.errors > 0
+        out.print(f"round {each.round}: {'; '.join(each.variants)}{_drawn_in_vain(each)}", markup=False)
+        if each.findings.errors:
+            print_findings(out, each.findings)
+            out.print(f"again: {again} --only {each.round}", markup=False)
+    out.print(f"{counted(made, 'round')}, {found or 'none'} of them found something", markup=False)
+    if found:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _drawn_in_vain(tried: Tried) -> str:
+    return f"; {counted(tried.refused, 'draw')} cannot be run" if tried.refused else ""
+
+
 def _online_options(
     online: bool,
     endpoints: list[str] | None,
@@ -550,9 +631,12 @@ def _replayed(
     per_request: bool,
     progress: Callable[[int, int], None] | None,
     compile: Setting | None,
+    engine: Engine,
 ) -> Report:
     if options is None:
-        return api.replay_configured(proven, configuration, per_request=per_request, progress=progress, compile=compile)
+        return api.replay_configured(
+            proven, configuration, per_request=per_request, progress=progress, compile=compile, engine=engine.value
+        )
     require_extra()
     from playproof.online.processes import WorkerFault
     from playproof.online.replay import UnusableEndpoint

@@ -26,9 +26,9 @@ from playproof.requests import TERMINAL_STATUS, RequestColumns
 
 if TYPE_CHECKING:
     from playproof_kernel.controlled import ControlledLedger
-    from playproof_kernel.ledger import Ledger
     from playproof_kernel.snapshot import Cut
     from playproof_spec.certificate import ProvenGraph
+    from playproof_spec.ledger import Ledger
 
 SNAPSHOT_SCHEMA = "aisimulate.agentic.snapshot.v1"
 PHASES_SCHEMA = "aisimulate.agentic.phases.v1"
@@ -415,7 +415,7 @@ def _unrolled(graph: Graph, ledger: ControlledLedger, play_id: Any) -> tuple[Gra
 
 def _as_finite(ledger: ControlledLedger) -> Ledger:
     """Return the captured requests as a finite ledger, its times from the barrier on."""
-    from playproof_kernel.ledger import Ledger
+    from playproof_spec.ledger import Ledger
 
     assert ledger.captured is not None
     rows, admissions, plays = ledger.captured.requests, ledger.captured.admissions, ledger.plays

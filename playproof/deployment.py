@@ -1,15 +1,29 @@
 """What a user says of a deployment and of the load on it: `Deployment`, `Disaggregated`, `Load`, the timing models.
 
-Milliseconds and tokens, checked when made; `to_spec()` gives the kernel's own form, in nanoseconds.
-The kernel is imported there and not above: it brings the compiler along, which a validation does not need.
+Milliseconds and tokens, checked when made; `to_spec()` gives the specification's form, in nanoseconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
+from playproof_spec.deployment import (
+    Backend,
+    DecodeSpec,
+    DeploymentSpec,
+    HostSpec,
+    LoadSpec,
+    ProfileSpec,
+    RouterSpec,
+    Rules,
+    SpeculationSpec,
+    Timing,
+    TimingKind,
+    TransferSpec,
+    WorkerSpec,
+)
 from playproof_spec.findings import Finding, Findings, InvalidInput, Where, finding
 from playproof_spec.graph import MAX_TOKENS
 from playproof_spec.units import ms_to_ns
@@ -39,18 +53,6 @@ from playproof.fields import (
     Workers,
     check,
 )
-
-if TYPE_CHECKING:
-    from playproof_kernel.deployment import (
-        DeploymentSpec,
-        HostSpec,
-        LoadSpec,
-        ProfileSpec,
-        RouterSpec,
-        SpeculationSpec,
-        Timing,
-        WorkerSpec,
-    )
 
 BackendName = Literal["vllm", "sglang"]
 ReuseOutput = Literal["auto", "never"]
@@ -389,8 +391,6 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
         return unusable_host(Where(field=f"{name}.host_offload"), backend, self.prefix_caching)
 
     def _host_spec(self) -> HostSpec | None:
-        from playproof_kernel.deployment import HostSpec
-
         host = self.host_offload
         if host is None:
             return None
@@ -404,8 +404,6 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
         )
 
     def _worker_spec(self, backend: BackendName) -> WorkerSpec:
-        from playproof_kernel.deployment import Backend, Rules, WorkerSpec
-
         return WorkerSpec(
             blocks=self.blocks,
             block_size=self.block_size,
@@ -459,9 +457,7 @@ class Speculation(_Checked, frozen=True, kw_only=True):
             raise _refused(problem)
 
     def to_spec(self) -> SpeculationSpec:
-        """Return the kernel's form."""
-        from playproof_kernel.deployment import SpeculationSpec
-
+        """Return the specification's form."""
         return SpeculationSpec(self.num_speculative_tokens, self.acceptance_rates, self.seed)
 
 
@@ -473,7 +469,7 @@ class RoundRobin(_Checked, frozen=True, kw_only=True, tag="round_robin", tag_fie
     """Requests go to the workers of a role in turn."""
 
     def to_spec(self) -> RouterSpec | None:
-        """Return the kernel's form."""
+        """Return the specification's form."""
         return None
 
 
@@ -500,9 +496,7 @@ class KvRouter(_Checked, frozen=True, kw_only=True, tag="kv_router", tag_field="
     host_cache_hit_weight: Share = 0.75
 
     def to_spec(self) -> RouterSpec | None:
-        """Return the kernel's form."""
-        from playproof_kernel.deployment import RouterSpec
-
+        """Return the specification's form."""
         return RouterSpec(self.overlap_score_weight, self.host_cache_hit_weight)
 
 
@@ -603,9 +597,7 @@ class Deployment(RoleWorkers, frozen=True, kw_only=True, tag="aggregated", tag_f
         return values
 
     def to_spec(self) -> DeploymentSpec:
-        """Return the kernel's form."""
-        from playproof_kernel.deployment import DeploymentSpec
-
+        """Return the specification's form."""
         worker = self._worker_spec(self.backend)
         return DeploymentSpec(
             workers=self.workers,
@@ -758,9 +750,7 @@ class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", ta
         return values
 
     def to_spec(self) -> DeploymentSpec:
-        """Return the kernel's form."""
-        from playproof_kernel.deployment import DecodeSpec, DeploymentSpec, TransferSpec
-
+        """Return the specification's form."""
         transfer = TransferSpec(
             # Without a bandwidth nothing weighs anything.
             bytes_per_token=self.transfer.bytes_per_token or 0,
@@ -785,8 +775,6 @@ def _context_tokens(context_length: int | str) -> int:
 
 
 def _timing_spec(timing: FixedTiming | PolynomialTiming) -> Timing:
-    from playproof_kernel.deployment import Timing, TimingKind
-
     if isinstance(timing, PolynomialTiming):
         return Timing(TimingKind.POLYNOMIAL)
     return Timing(TimingKind.FIXED, ms_to_ns(timing.prefill_ms), ms_to_ns(timing.decode_ms))
@@ -814,9 +802,7 @@ class Profile(_Checked, frozen=True, kw_only=True):
     global_idle_cap_seconds: SomeSeconds = 10.0
 
     def to_spec(self) -> ProfileSpec:
-        """Return the kernel's form."""
-        from playproof_kernel.deployment import ProfileSpec
-
+        """Return the specification's form."""
         seconds = (getattr(self, info.name) for info in msgspec.structs.fields(self))
         return ProfileSpec(*(ms_to_ns(value * MS_PER_S) for value in seconds))
 
@@ -875,9 +861,7 @@ class Load(_Checked, frozen=True, kw_only=True):
         return values
 
     def to_spec(self) -> LoadSpec:
-        """Return the kernel's form."""
-        from playproof_kernel.deployment import LoadSpec
-
+        """Return the specification's form."""
         return LoadSpec(
             # A slot for sessions is a lane: both are held until the last turn has ended.
             lanes=self.lanes if self.concurrency is None else self.concurrency,

@@ -29,8 +29,8 @@ from playproof.files import write_whole
 from playproof.requests import TERMINAL_STATUS, RequestColumns, to_ms
 
 if TYPE_CHECKING:
-    from playproof_kernel.ledger import Ledger
     from playproof_spec.certificate import ProvenGraph
+    from playproof_spec.ledger import Ledger
 
     from playproof.checking import Verdict
 
@@ -528,8 +528,8 @@ def engine_rules(deployment: AnyDeployment) -> str:
     """Return whose rules the workers follow, with the version that they were compared with (docs/fidelity.md)."""
     if deployment.backend == "vllm":
         return "vllm 0.33.0"
-    from playproof_kernel.deployment import Rules
     from playproof_kernel.sglang_rules import RULE_SETS
+    from playproof_spec.deployment import Rules
 
     (name,) = {role.rules for role in deployment.roles.values()}
     return RULE_SETS[Rules[name.upper()]].engine

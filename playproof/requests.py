@@ -12,7 +12,7 @@ from playproof_spec.machines import RequestState
 from playproof_spec.units import NS_PER_MS
 
 if TYPE_CHECKING:
-    from playproof_kernel.ledger import Ledger
+    from playproof_spec.ledger import Ledger
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]

@@ -1,6 +1,7 @@
 """The dense arrays that a replay runs on: their record types, and `Sim`, the bundle that compiled functions take.
 
-Columns that describe the corpus are read only (`static`, `edges`, `keys`); the rest is written in place. Lifecycle
+Each record says what a new row has, each field of `Sim` how many rows there are; see `records`. Columns that describe
+the corpus are read only (`static`, `edges`, `keys`); the rest is written in place. Lifecycle
 states stand apart, one int8 array a machine, since only `advance` may write them. -1 (`NONE`) stands for no index and
 for no time. Indices are int64 wherever compiled functions pass them on, since a second integer type would mean a second
 compilation of every function it reaches; only the block pool, which is walked most, keeps int32.
@@ -8,231 +9,237 @@ compilation of every function it reaches; only the block pool, which is walked m
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from playproof_kernel.deployment import MAX_DRAFTS
 from playproof_kernel.jit import by_reference, constant
+from playproof_kernel.records import Dimension, Grid, Record, Rows, f8, f8s, i4, i8, i8s, per_draft
+
+Int8 = npt.NDArray[np.int8]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
 
 NONE = constant(-1)
 
-# A node, as the corpus and the deployment fix it. Times are ns, lengths tokens.
-STATIC = np.dtype(
-    [
-        ("input", np.int64),
-        ("limit", np.int64),  # tokens it will generate: the requested output, cut by the context limit
-        ("floor", np.int64),  # earliest start, from the play's activation
-        ("edge_begin", np.int64),  # outgoing edges
-        ("edge_end", np.int64),
-        ("key_begin", np.int64),  # runs of block keys of its prompt
-        ("key_end", np.int64),
-        ("answer_end", np.int64),  # behind them, runs of block keys of the answer, where prompts repeat it
-        ("keyed", np.int64),  # full blocks that all these runs have keys for
-        ("table_size", np.int64),  # most blocks it can ever hold
-        ("play", np.int64),
-        ("in_degree", np.int64),
-        ("source", np.int64),  # node of the corpus that this one runs
-        ("space", np.int64),  # namespace: what is added to its block keys
-        ("serial", np.int64),  # number of the request, never used again; equal times are in its order
-        ("uncounted", np.int64),  # whether the gaps between its tokens stay out of the log: it does not complete
-    ],
-    align=True,
-)
 
-# An outgoing edge. `target` counts from the `shift` of the play.
-EDGE = np.dtype([("delay", np.int64), ("target", np.int64), ("trigger", np.int64)], align=True)
+class Static(Record):
+    """A node, as the corpus and the deployment fix it. Times are ns, lengths tokens."""
 
-# Keys of consecutive full blocks of a prompt, from its block `begin` on: first, first + stride, … (`count` of them).
-KEYS = np.dtype([("first", np.int64), ("count", np.int64), ("begin", np.int64)], align=True)
+    input: i8 = 0
+    limit: i8 = 0  # tokens it will generate: the requested output, cut by the context limit
+    floor: i8 = 0  # earliest start, from the play's activation
+    edge_begin: i8 = 0  # outgoing edges
+    edge_end: i8 = 0
+    key_begin: i8 = 0  # runs of block keys of its prompt
+    key_end: i8 = 0
+    answer_end: i8 = 0  # behind them, runs of block keys of the answer, where prompts repeat it
+    keyed: i8 = 0  # full blocks that all these runs have keys for
+    table_size: i8 = 0  # most blocks it can ever hold
+    play: i8 = 0
+    in_degree: i8 = 0
+    source: i8 = 0  # node of the corpus that this one runs
+    space: i8 = 0  # namespace: what is added to its block keys
+    serial: i8 = 0  # number of the request, never used again; equal times are in its order
+    uncounted: i8 = 0  # whether the gaps between its tokens stay out of the log: it does not complete
 
-# A node, as the run changes it.
-LIVE = np.dtype(
-    [
-        ("ready", np.int64),
-        ("dispatched", np.int64),
-        ("first_admit", np.int64),
-        ("first_token", np.int64),
-        ("second_token", np.int64),
-        ("last_token", np.int64),
-        ("terminal", np.int64),
-        ("computed", np.int64),  # tokens whose KV exists
-        ("generated", np.int64),
-        ("table_begin", np.int64),  # its block table in the arena
-        ("prompt_pass", np.int64),  # the last pass of its worker that computed prompt tokens of it
-        ("table_len", np.int64),
-        ("filled", np.int64),  # leading blocks of the table that are full and cached
-        ("leaf", np.int64),  # SGLang: the node of the radix tree that ends its cached pages
-        ("worker", np.int64),
-        ("pending", np.int64),  # incoming edges that have not fired
-        ("next", np.int64),  # link in one of its worker's queues
-        ("admissions", np.int64),
-        # With speculative decoding
-        ("granted", np.int64),  # most tokens that the current pass may give it
-        ("drafting", np.int64),  # whether it got a token since it was admitted last: drafts follow on that
-        # With asynchronous scheduling
-        ("owed", np.int64),  # passes that have been scheduled and have not ended, and that will give it a token
-    ],
-    align=True,
-)
 
-# An engine request, as the handoff and cancellations change it: what passes seldom look at.
-TICKET = np.dtype(
-    [
-        ("action", np.int64),  # what waits to be done for it: an `Action`
-        ("next", np.int64),  # link in a queue of actions
-        ("hold", np.int64),  # a `Hold`
-        ("order", np.int64),  # of arrival at its decode worker
-        ("tried_epoch", np.int64),  # capacity epoch of the last try to reserve its destination
-        ("canceled", np.int64),
-        ("holder", np.int64),  # its place in `holders`, NONE without a block table
-        (
-            "first_reused",
-            np.int64,
-        ),  # tokens found in cache at its first admission, and at the one that found most (run controls)
-        ("most_reused", np.int64),
-        # The KV router
-        ("overlap", np.int64),  # tokens of its prompt published at its worker when it was placed; NONE if none looked
-        ("is_assigned", np.int64),  # whether it counts among its worker's requests
-        ("missing", np.int64),  # tokens that were not published on the device, and of these in host memory; 0 once it
-        ("restorable", np.int64),  # has begun
-        # Host memory
-        ("cursor", np.int64),  # leading prompt blocks that need not be stored any more
-        ("store", np.int64),  # its latest store while that is under way: a row of `copyings`, or NONE
-        ("load", np.int64),  # the same of its load
-        ("fenced", np.int64),  # whether the current pass wrote blocks of it that a store was still reading
-        ("restored", np.int64),  # blocks that the device had when its load was queued; NONE once it is admitted
-        ("asleep", np.int64),  # the wakening after which it was last set aside
-    ],
-    align=True,
-)
+class Edge(Record):
+    """An outgoing edge. `target` counts from the `shift` of the play."""
 
-# A node's way from prefill to decode.
-HANDOFF = np.dtype(
-    [
-        ("held", np.int64),
-        ("reserved", np.int64),
-        ("activated", np.int64),
-        ("released", np.int64),
-        ("missing", np.int64),  # tokens that the destination lacked when it was reserved
-    ],
-    align=True,
-)
+    delay: i8 = 0
+    target: i8 = 0
+    trigger: i8 = 0
 
-PLAY = np.dtype(
-    [
-        ("start", np.int64),
-        ("first_dispatch", np.int64),
-        ("last_terminal", np.int64),
-        ("settled", np.int64),
-        ("node_begin", np.int64),
-        ("node_end", np.int64),
-        ("lane", np.int64),
-        ("in_flight", np.int64),
-        ("completed", np.int64),
-        ("failed_node", np.int64),
-        ("failed_at", np.int64),  # instant at which that was heard
-        ("shift", np.int64),  # first slot of the seat that it runs in, 0 in finite mode
-        # Run controls
-        ("next", np.int64),  # link in the stack of free seats
-        ("source", np.int64),  # play of the corpus
-        ("instance", np.int64),  # number of the play instance
-        ("ordinal", np.int64),  # how many plays the lane had before
-        ("idle_since", np.int64),  # instant from which the tree's idle cap counts
-        ("earliest", np.int64),  # its earliest timer while nothing is in flight, NONE when that must be looked up
-        ("unsettled", np.int64),  # requests that are over for their client, and that engines still hold
-        ("expired", np.int64),  # requests that the deadline kept from being issued
-        ("failed_outcome", np.int64),  # final state of the request that failed it
-    ],
-    align=True,
-)
 
-WORKER = np.dtype(
-    [
-        ("pass_start", np.int64),
-        ("pass_end", np.int64),  # NONE while idle; of the last pass of a macro-step
-        ("macro", np.int64),  # passes in the current macro-step
-        ("first_duration", np.int64),  # of its first pass
-        ("decode_tokens_known", np.int64),  # tokens known to the batch at its first pass, for the timing model
-        ("role", np.int64),  # its row in `config`
-        ("passes", np.int64),
-        ("busy", np.int64),
-        ("prefill_tokens", np.int64),
-        ("decode_tokens", np.int64),
-        ("preemptions", np.int64),
-        ("evictions", np.int64),
-        ("tried", np.int64),  # instant of the last start without effect
-        ("asked", np.int64),  # instant of the last try to reserve a destination
-        ("running", np.int64),
-        ("canceled", np.int64),  # running requests that were canceled since the current pass began
-        ("holding", np.int64),  # requests with a `Hold` on memory
-        ("arrivals", np.int64),  # destinations ever asked for here
-        ("capacity_epoch", np.int64),  # rises whenever memory or a seat may have become free
-        ("free", np.int64),  # blocks that nobody holds and that cache nothing
-        ("idle", np.int64),  # cached blocks without a reference
-        ("free_wanted", np.int64),  # blocks that the latest eviction was to leave free; vLLM
-        ("next_copy", np.int64),  # where the search for a free block begins; vLLM
-        ("oldest", np.int64),  # where the order of idle blocks begins and ends; vLLM
-        ("newest", np.int64),
-        ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back; vLLM
-        ("spare_page", np.int64),
-        ("most", np.int64),  # tokens that the pass being scheduled computes of one request at most; vLLM
-        ("evicted_reads", np.int64),  # blocks that were evicted while a store reads them; vLLM
-        # Asynchronous scheduling; see `ahead`
-        ("prepared", np.int64),  # whether a pass is scheduled behind the one in progress
-        (
-            "flight",
-            np.int64,
-        ),  # which row of `receivers` belongs to the pass in progress; the other, to the prepared one
-        ("receiving", np.int64, (2,)),  # length of each
-        ("quiet", np.int64, (2,)),  # whether that pass only gives one token to each running request
-        ("pass_outcomes", np.int64, (2,)),  # requests that it refused or failed
-        ("prefill_begin", np.int64, (2,)),  # `prefill_tokens` before it
-        ("computes", np.int64, (2,)),  # whether it computes anything, and so counts
-        ("prefills", np.int64, (2,)),  # whether it is a prefill pass; SGLang, and so the next two
-        ("cuts", np.int64, (2,)),  # whose prompt it computes in part, or NONE
-        ("opens", np.int64, (2,)),  # whether others are looked at again after it
-        ("prepared_duration", np.int64),
-        ("prepared_known", np.int64),
-        # SGLang
-        ("ratio", np.float64),  # share of the running requests' remaining output that admission keeps free
-        ("prefill", np.int64),  # whether the current pass is a prefill pass
-        ("stalled", np.int64),  # requests that ran before the current pass admitted
-        ("retracted", np.int64),  # whether the current pass retracted
-        ("stuck", np.int64),  # whether the last running request that wants a token cannot have it in the current pass
-        ("blocked", np.int64),  # why the head of the queue was not admitted: a `Block`
-        ("need", np.int64),  # tokens that the head would have to find free
-        ("least_need", np.int64),  # the same if its cached prefix went
-        ("full", np.int64),  # whether nobody is looked at until a request leaves; rules of SGLang's own
-        ("cut", np.int64),  # whose prompt the current pass computes in part, or NONE; likewise, and so the next six
-        ("offset", np.float64),  # tokens that the batch that is put together will want, and running requests may
-        ("charged", np.int64),  # tokens that it takes now
-        ("input_left", np.int64),  # what is left of its budgets
-        ("chunk_left", np.int64),
-        ("room_wanted", np.int64),  # tokens for which it makes room
-        ("fresh", np.int64),  # pages that it takes
-        ("too_long", np.int64),  # waiting prompts at or over the context limit
-        ("tick", np.int64),  # the tree's clock
-        ("tree_live", np.int64),  # nodes of the tree
-        ("tree_used", np.int64),  # nodes ever taken; the free list holds the others
-        ("tree_spare", np.int64),
-        ("leaves", np.int64),  # unlocked leaves
-        # Run controls
-        ("passes_before", np.int64),  # passes run when the barrier opened
-        ("prefill_before", np.int64),  # `prefill_tokens` before the latest pass
-        # The KV router
-        ("published", np.int64),  # how often it told of its caches
-        ("ghosts", np.int64),  # SGLang: stretches of pages evicted since then
-        ("assigned", np.int64),  # tokens of its requests, less all of `decode_tokens`
-        ("missing", np.int64),  # the sums of its requests' tickets
-        ("restorable", np.int64),
-    ],
-    align=True,
-)
+class Keys(Record):
+    """Keys of consecutive full blocks of a prompt, from its block `begin` on:
 
-# A queue of requests; see `queues`.
-QUEUE = np.dtype([("head", np.int64), ("tail", np.int64)], align=True)
+    first, first + stride, … (`count` of them).
+    """
+
+    first: i8 = 0
+    count: i8 = 0
+    begin: i8 = 0
+
+
+class Live(Record):
+    """A node, as the run changes it."""
+
+    ready: i8 = 0
+    dispatched: i8 = NONE
+    first_admit: i8 = NONE
+    first_token: i8 = NONE
+    second_token: i8 = NONE
+    last_token: i8 = NONE
+    terminal: i8 = NONE
+    computed: i8 = 0  # tokens whose KV exists
+    generated: i8 = 0
+    table_begin: i8 = 0  # its block table in the arena
+    prompt_pass: i8 = 0  # the last pass of its worker that computed prompt tokens of it
+    table_len: i8 = 0
+    filled: i8 = 0  # leading blocks of the table that are full and cached
+    leaf: i8 = 0  # SGLang: the node of the radix tree that ends its cached pages
+    worker: i8 = NONE
+    pending: i8 = 0  # incoming edges that have not fired
+    next: i8 = NONE  # link in one of its worker's queues
+    admissions: i8 = 0
+    # With speculative decoding
+    granted: i8 = 0  # most tokens that the current pass may give it
+    drafting: i8 = 0  # whether it got a token since it was admitted last: drafts follow on that
+    # With asynchronous scheduling
+    owed: i8 = 0  # passes that have been scheduled and have not ended, and that will give it a token
+
+
+class Ticket(Record):
+    """An engine request, as the handoff and cancellations change it: what passes seldom look at."""
+
+    action: i8 = 0  # what waits to be done for it: an `Action`
+    next: i8 = NONE  # link in a queue of actions
+    hold: i8 = 0  # a `Hold`
+    order: i8 = 0  # of arrival at its decode worker
+    tried_epoch: i8 = NONE  # capacity epoch of the last try to reserve its destination
+    canceled: i8 = 0
+    holder: i8 = NONE  # its place in `holders`, NONE without a block table
+    first_reused: i8 = NONE  # tokens found in cache at its first admission, and at the one that found most
+    most_reused: i8 = NONE
+    # The KV router
+    overlap: i8 = NONE  # tokens of its prompt published at its worker when it was placed; NONE if none looked
+    is_assigned: i8 = 0  # whether it counts among its worker's requests
+    missing: i8 = 0  # tokens that were not published on the device, and of these in host memory; 0 once it
+    restorable: i8 = 0  # has begun
+    # Host memory
+    cursor: i8 = 0  # leading prompt blocks that need not be stored any more
+    store: i8 = NONE  # its latest store while that is under way: a row of `copyings`, or NONE
+    load: i8 = NONE  # the same of its load
+    fenced: i8 = 0  # whether the current pass wrote blocks of it that a store was still reading
+    restored: i8 = NONE  # blocks that the device had when its load was queued; NONE once it is admitted
+    asleep: i8 = NONE  # the wakening after which it was last set aside
+
+
+class Handoff(Record):
+    """A node's way from prefill to decode."""
+
+    held: i8 = NONE
+    reserved: i8 = NONE
+    activated: i8 = NONE
+    released: i8 = NONE
+    missing: i8 = 0  # tokens that the destination lacked when it was reserved
+
+
+class Play(Record):
+    """A play, or an instance of one in a seat."""
+
+    start: i8 = NONE
+    first_dispatch: i8 = NONE
+    last_terminal: i8 = NONE
+    settled: i8 = NONE
+    node_begin: i8 = 0
+    node_end: i8 = 0
+    lane: i8 = NONE
+    in_flight: i8 = 0
+    completed: i8 = 0
+    failed_node: i8 = NONE
+    failed_at: i8 = NONE  # instant at which that was heard
+    shift: i8 = 0  # first slot of the seat that it runs in, 0 in finite mode
+    # Run controls
+    next: i8 = 0  # link in the stack of free seats
+    source: i8 = 0  # play of the corpus
+    instance: i8 = 0  # number of the play instance
+    ordinal: i8 = 0  # how many plays the lane had before
+    idle_since: i8 = NONE  # instant from which the tree's idle cap counts
+    earliest: i8 = NONE  # its earliest timer while nothing is in flight, NONE when that must be looked up
+    unsettled: i8 = 0  # requests that are over for their client, and that engines still hold
+    expired: i8 = 0  # requests that the deadline kept from being issued
+    failed_outcome: i8 = NONE  # final state of the request that failed it
+
+
+class Worker(Record):
+    """A worker."""
+
+    pass_start: i8 = 0
+    pass_end: i8 = NONE  # NONE while idle; of the last pass of a macro-step
+    macro: i8 = 0  # passes in the current macro-step
+    first_duration: i8 = 0  # of its first pass
+    decode_tokens_known: i8 = 0  # tokens known to the batch at its first pass, for the timing model
+    role: i8 = 0  # its row in `config`
+    passes: i8 = 0
+    busy: i8 = 0
+    prefill_tokens: i8 = 0
+    decode_tokens: i8 = 0
+    preemptions: i8 = 0
+    evictions: i8 = 0
+    tried: i8 = NONE  # instant of the last start without effect
+    asked: i8 = NONE  # instant of the last try to reserve a destination
+    running: i8 = 0
+    canceled: i8 = 0  # running requests that were canceled since the current pass began
+    holding: i8 = 0  # requests with a `Hold` on memory
+    arrivals: i8 = 0  # destinations ever asked for here
+    capacity_epoch: i8 = 0  # rises whenever memory or a seat may have become free
+    free: i8 = 0  # blocks that nobody holds and that cache nothing
+    idle: i8 = 0  # cached blocks without a reference
+    free_wanted: i8 = 0  # blocks that the latest eviction was to leave free; vLLM
+    next_copy: i8 = 0  # where the search for a free block begins; vLLM
+    oldest: i8 = 0  # where the order of idle blocks begins and ends; vLLM
+    newest: i8 = 0
+    pages: i8 = 0  # pages of the index ever taken; the list of spare ones holds those given back; vLLM
+    spare_page: i8 = NONE
+    most: i8 = 0  # tokens that the pass being scheduled computes of one request at most; vLLM
+    evicted_reads: i8 = 0  # blocks that were evicted while a store reads them; vLLM
+    # Asynchronous scheduling; see `ahead`
+    prepared: i8 = 0  # whether a pass is scheduled behind the one in progress
+    flight: i8 = 0  # which row of `receivers` belongs to the pass in progress
+    receiving: i8s  # length of each
+    quiet: i8s  # whether that pass only gives one token to each running request
+    pass_outcomes: i8s  # requests that it refused or failed
+    prefill_begin: i8s  # `prefill_tokens` before it
+    computes: i8s  # whether it computes anything, and so counts
+    prefills: i8s  # whether it is a prefill pass; SGLang, and so the next two
+    cuts: i8s  # whose prompt it computes in part, or NONE
+    opens: i8s  # whether others are looked at again after it
+    prepared_duration: i8 = 0
+    prepared_known: i8 = 0
+    # SGLang
+    ratio: f8 = 0  # share of the running requests' remaining output that admission keeps free
+    prefill: i8 = 0  # whether the current pass is a prefill pass
+    stalled: i8 = 0  # requests that ran before the current pass admitted
+    retracted: i8 = 0  # whether the current pass retracted
+    stuck: i8 = 0  # whether the last running request that wants a token cannot have it in the current pass
+    blocked: i8 = 0  # why the head of the queue was not admitted: a `Block`
+    need: i8 = 0  # tokens that the head would have to find free
+    least_need: i8 = 0  # the same if its cached prefix went
+    full: i8 = 0  # whether nobody is looked at until a request leaves; rules of SGLang's own
+    cut: i8 = NONE  # whose prompt the current pass computes in part, or NONE; likewise, and so the next six
+    offset: f8 = 0  # tokens that the batch that is put together will want, and running requests may
+    charged: i8 = 0  # tokens that it takes now
+    input_left: i8 = 0  # what is left of its budgets
+    chunk_left: i8 = 0
+    room_wanted: i8 = 0  # tokens for which it makes room
+    fresh: i8 = 0  # pages that it takes
+    too_long: i8 = 0  # waiting prompts at or over the context limit
+    tick: i8 = 0  # the tree's clock
+    tree_live: i8 = 1  # nodes of the tree; the root is one
+    tree_used: i8 = 1  # nodes ever taken; the free list holds the others
+    tree_spare: i8 = NONE
+    leaves: i8 = 0  # unlocked leaves
+    # Run controls
+    passes_before: i8 = 0  # passes run when the barrier opened
+    prefill_before: i8 = 0  # `prefill_tokens` before the latest pass
+    # The KV router
+    published: i8 = 0  # how often it told of its caches
+    ghosts: i8 = 0  # SGLang: stretches of pages evicted since then
+    assigned: i8 = 0  # tokens of its requests, less all of `decode_tokens`
+    missing: i8 = 0  # the sums of its requests' tickets
+    restorable: i8 = 0
+
+
+class Queue(Record):
+    """A queue of requests; see `queues`."""
+
+    head: i8 = NONE
+    tail: i8 = NONE
+
 
 # Which queue of a worker: for a seat; what was rejected or failed in the current pass; for a destination here; for a
 # seat with the prompt handed over, in the order of activation (SGLang).
@@ -247,346 +254,443 @@ QUEUES = 10
 # Directions of a link, and places in what a record keeps of each.
 D2H, H2D = constant(0), constant(1)
 
-# A node of a radix tree: the pages `begin` to `end` of the prompt (and output) of its owner. See `radix`.
-BRANCH = np.dtype(
-    [
-        ("key", np.int64),  # of its first page
-        ("owner", np.int64),  # node of the corpus
-        ("space", np.int64),  # namespace and number of the owner, which may be gone
-        ("serial", np.int64),
-        ("begin", np.int64),
-        ("end", np.int64),
-        ("parent", np.int64),
-        ("children", np.int64),
-        ("locks", np.int64),
-        ("tick", np.int64),
-        ("next", np.int64),  # link in a hash bucket or in the free list
-        ("place", np.int64),  # in the heap of unlocked leaves
-        # The KV router
-        ("grown", np.int64),  # how often the worker had published when pages were added last
-        ("shown", np.int64),  # end of the pages that had been published then
-    ],
-    align=True,
-)
 
-# A physical block.
-COPY = np.dtype(
-    [
-        ("place", np.int32),  # of its key in the index, when it is cached
-        ("refs", np.int32),  # of an idle block: -1 less the place of its stretch in the order of idle ones
-    ],
-    align=True,
-)
+class Branch(Record):
+    """A node of a radix tree: the pages `begin` to `end` of the prompt (and output) of its owner. See `radix`."""
 
-# Idle copies that came to rest in a row, with numbers that descend by one.
-STRETCH = np.dtype(
-    [
-        ("top", np.int32),  # the copy of the highest number that was not evicted from it
-        ("idle", np.int32),  # copies that have been idle since
-    ],
-    align=True,
-)
+    key: i8 = 0  # of its first page
+    owner: i8 = 0  # node of the corpus
+    space: i8 = 0  # namespace and number of the owner, which may be gone
+    serial: i8 = 0
+    begin: i8 = 0
+    end: i8 = 0
+    parent: i8 = 0
+    children: i8 = 0
+    locks: i8 = 0
+    tick: i8 = 0
+    next: i8 = 0  # link in a hash bucket or in the free list
+    place: i8 = 0  # in the heap of unlocked leaves
+    # The KV router
+    grown: i8 = 0  # how often the worker had published when pages were added last
+    shown: i8 = 0  # end of the pages that had been published then
 
-# A page of an index of blocks: the keys from `number` times `pages.PAGE` on.
-INDEX_PAGE = np.dtype(
-    [
-        ("number", np.int64),
-        ("next", np.int32),  # link in a hash bucket or in the list of spare pages
-        ("used", np.int32),  # keys that have blocks
-    ],
-    align=True,
-)
 
-# A key that a pool has cached, or had when it last published; see `router`. The last record is about the others.
-INDEXED = np.dtype(
-    [
-        ("key", np.int64),
-        ("copies", np.int32),
-        ("published", np.int32),
-        ("next", np.int32),  # link in a hash bucket or in the list of spare entries
-        ("marked", np.int32),  # link in the list of entries whose event has not been published
-        ("is_marked", np.int64),
-    ],
-    align=True,
-)
+class Copy(Record):
+    """A physical block."""
+
+    place: i4 = 0  # of its key in the index, when it is cached
+    refs: i4 = 0  # of an idle block: -1 less the place of its stretch in the order of idle ones
+
+
+class Stretch(Record):
+    """Idle copies that came to rest in a row, with numbers that descend by one."""
+
+    top: i4 = 0  # the copy of the highest number that was not evicted from it
+    idle: i4 = 0  # copies that have been idle since
+
+
+class IndexPage(Record):
+    """A page of an index of blocks: the keys from `number` times `pages.PAGE` on."""
+
+    number: i8 = 0
+    next: i4 = 0  # link in a hash bucket or in the list of spare pages
+    used: i4 = 0  # keys that have blocks
+
+
+class Indexed(Record):
+    """A key that a pool has cached, or had when it last published; see `router`.
+
+    The last record is about the others.
+    """
+
+    key: i8 = 0
+    copies: i4 = 0
+    published: i4 = 0
+    next: i4 = 0  # link in a hash bucket or in the list of spare entries
+    marked: i4 = 0  # link in the list of entries whose event has not been published
+    is_marked: i8 = 0
+
 
 # Host memory --------------------------------------------------------------------------------------------------------
 
-# A worker's links to its host pool and who waits for them; and the pool itself, in the row that `pool` names: the
-# worker's own, or, of a shared pool, that of the first worker that has a part in it.
-HOST = np.dtype(
-    [
-        ("pool", np.int64),  # NONE without host memory
-        ("shared", np.int64),
-        # Of the pool's links: the instant at which the next copy ends or, where it is shared, begins to move, or NONE
-        ("due", np.int64),
-        ("stirred", np.int64),  # whether copies of the pool ended since the loop last looked at this worker
-        ("users", np.int64),  # workers of the pool
-        # The pool
-        ("capacity", np.int64),  # blocks
-        ("block_bytes", np.int64),
-        ("used", np.int64),  # blocks resident or on their way
-        ("pages", np.int64),  # pages of the index ever taken; the list of spare ones holds those given back
-        ("spare_page", np.int64),
-        ("idle", np.int64),  # resident blocks that are not pinned
-        ("oldest", np.int64),  # where their order of use begins and ends
-        ("newest", np.int64),
-        ("order_end", np.int64),  # how far it goes before it is squeezed
-        # Who used its blocks last, and what of that has not been entered in the order of use; see `offload._use_all`
-        ("recent", np.int64),  # request, or NONE
-        ("unsettled", np.int64),
-        ("used_at", np.int64),  # where the order ended then
-        ("older", np.int64),  # idle blocks used before its own
-        # A shared pool's links; see `links`
-        ("pool_bytes_per_second", np.float64, (2,)),  # by direction; 0: no bound
-        ("pool_busy", np.int64, (2,)),
-        ("advanced", np.int64),  # instant up to which copies have moved
-        # The worker's links
-        ("bytes_per_second", np.float64, (2,)),  # 0: at once
-        ("latency", np.int64),
-        ("link_free", np.int64, (2,)),  # private: instants at which the links have done what was submitted
-        ("moving", np.int64, (2,)),  # shared: copies that move
-        ("rate", np.float64, (2,)),  # bytes per ns of each of them
-        ("copyings", np.int64),  # copies prepared or under way
-        ("copyings_taken", np.int64),  # rows of `copyings` ever taken, and those given up since
-        ("copyings_spare", np.int64),
-        ("fence", np.int64),  # earliest instant at which the pass being scheduled may compute
-        ("retrying", np.int64),  # whether a running request has blocks that it could not store in the current pass
-        ("wakenings", np.int64),
-        ("awake", np.int64),  # requests set aside that have not been looked at since the latest wakening
-        # What the report counts; evictions stand with the pool
-        ("hits", np.int64),
-        ("misses", np.int64),
-        ("stores", np.int64),
-        ("loads", np.int64),
-        ("moved_blocks", np.int64, (2,)),
-        ("evictions", np.int64),
-        ("deferrals", np.int64),
-        ("retries", np.int64),
-        ("busy", np.int64, (2,)),  # ns in which a copy of the worker moved
-    ],
-    align=True,
-)
 
-# A page of the index of a host pool: the keys from `number` times `pages.PAGE` on. Its blocks stand as bits, by place.
-HOST_PAGE = np.dtype(
-    [
-        ("number", np.int64),
-        ("next", np.int32),  # link in a hash bucket or in the list of spare pages
-        ("latest", np.int32),  # the stretch of its idle blocks that were used last, or NONE
-        ("there", np.int64),  # blocks that are not absent
-        ("pending", np.int64),
-        ("idle", np.int64),  # resident and not pinned
-    ],
-    align=True,
-)
+class Host(Record):
+    """A worker's links to its host pool and who waits for them; and the pool itself, in the row that `pool` names:
 
-# What is to be known of a block in host memory that is pending or pinned.
-HOST_DETAIL = np.dtype(
-    [
-        ("link", np.int32),  # pending: the next block of its store, or NONE; pinned: by how many loads
-        ("source", np.int32),  # pending: the G1 copy that its store reads, and the slot that this had then
-        ("slot", np.int32),
-    ],
-    align=True,
-)
+    the worker's own, or, of a shared pool, that of the first worker that has a part in it.
+    """
 
-# Idle blocks of one page that were used in one go; see `host`.
-HOST_STRETCH = np.dtype(
-    [
-        ("page", np.int32),
-        ("earlier", np.int32),  # the page's stretch before it, or NONE
-        ("blocks", np.int64),  # those that have been idle since, as bits
-    ],
-    align=True,
-)
+    pool: i8 = NONE  # NONE without host memory
+    shared: i8 = 0
+    # Of the pool's links: the instant at which the next copy ends or, where it is shared, begins to move, or NONE
+    due: i8 = NONE
+    stirred: i8 = 0  # whether copies of the pool ended since the loop last looked at this worker
+    users: i8 = 0  # workers of the pool
+    # The pool
+    capacity: i8 = 0  # blocks
+    block_bytes: i8 = 0
+    used: i8 = 0  # blocks resident or on their way
+    pages: i8 = 0  # pages of the index ever taken; the list of spare ones holds those given back
+    spare_page: i8 = NONE
+    idle: i8 = 0  # resident blocks that are not pinned
+    oldest: i8 = 0  # where their order of use begins and ends
+    newest: i8 = 0
+    order_end: i8 = 0  # how far it goes before it is squeezed
+    # Who used its blocks last, and what of that has not been entered in the order of use; see `offload._use_all`
+    recent: i8 = NONE  # request, or NONE
+    unsettled: i8 = 0
+    used_at: i8 = 0  # where the order ended then
+    older: i8 = 0  # idle blocks used before its own
+    # A shared pool's links; see `links`
+    pool_bytes_per_second: f8s  # by direction; 0: no bound
+    pool_busy: i8s
+    advanced: i8 = 0  # instant up to which copies have moved
+    # The worker's links
+    bytes_per_second: f8s  # 0: at once
+    latency: i8 = 0
+    link_free: i8s  # private: instants at which the links have done what was submitted
+    moving: i8s  # shared: copies that move
+    rate: f8s  # bytes per ns of each of them
+    copyings: i8 = 0  # copies prepared or under way
+    copyings_taken: i8 = 0  # rows of `copyings` ever taken, and those given up since
+    copyings_spare: i8 = NONE
+    fence: i8 = 0  # earliest instant at which the pass being scheduled may compute
+    retrying: i8 = 0  # whether a running request has blocks that it could not store in the current pass
+    wakenings: i8 = 0
+    awake: i8 = 0  # requests set aside that have not been looked at since the latest wakening
+    # What the report counts; evictions stand with the pool
+    hits: i8 = 0
+    misses: i8 = 0
+    stores: i8 = 0
+    loads: i8 = 0
+    moved_blocks: i8s
+    evictions: i8 = 0
+    deferrals: i8 = 0
+    retries: i8 = 0
+    busy: i8s  # ns in which a copy of the worker moved
 
-# A copy of blocks to the host (a store) or back (a load).
-COPYING = np.dtype(
-    [
-        ("next", np.int64),  # link in a queue or in the list of spare rows
-        ("worker", np.int64),
-        ("request", np.int64),
-        ("ready", np.int64),  # instant of its first byte in a shared pool
-        ("left", np.float64),  # bytes that have not moved yet in a shared pool
-        ("end", np.int64),  # NONE until that is known
-        ("blocks", np.int64),
-        # store: the place of its last block, or, when it is returning, in G1; load: its first block in the prompt
-        ("first", np.int64),
-    ],
-    align=True,
-)
 
-HEAP = np.dtype([("time", np.int64), ("node", np.int64), ("serial", np.int64)], align=True)
-ADMISSION = np.dtype(
-    [(name, np.int64) for name in ("at", "reused", "request", "ordinal", "decode", "host")], align=True
-)
-GAP = np.dtype([("value", np.int64), ("count", np.int64)], align=True)
+class HostPage(Record):
+    """A page of the index of a host pool:
 
-# One record a role: aggregated alone, or prefill and decode. What belongs to the run stands in the first.
-CONFIG = np.dtype(
-    [
-        ("role", np.int64),
-        ("backend", np.int64),
-        ("workers", np.int64),
-        ("first_worker", np.int64),
-        ("blocks", np.int64),
-        ("block_size", np.int64),
-        ("max_batched_tokens", np.int64),
-        ("max_sequences", np.int64),
-        ("ahead", np.int64),  # whether a pass is scheduled while the one before it runs
-        ("reserve", np.int64),  # whether a request is admitted only when all that it knows has room
-        ("watermark", np.int64),  # blocks that stay available when a request is admitted beside others
-        ("long_prefill", np.int64),  # most tokens of one request in a pass, beside others
-        ("plain", np.int64),  # admission without speculation, watermark, and with `reserve`
-        ("chunked_prefill_size", np.int64),
-        ("max_prefill_tokens", np.int64),
-        ("ratio_start", np.float64),
-        ("ratio_least", np.float64),
-        ("ratio_step", np.float64),
-        # SGLang's rules: the switches of `sglang_rules.RuleSet`
-        ("whole_batches", np.int64),
-        ("sorted_batch", np.int64),
-        ("late_places", np.int64),
-        ("spare_pages", np.int64),
-        ("fixed_nodes", np.int64),
-        ("whole_leaves", np.int64),
-        ("ignore_eos", np.int64),
-        ("caching", np.int64),
-        ("reuse_output", np.int64),  # whether the blocks of an answer have the keys that later prompts give them
-        ("context", np.int64),
-        ("timing", np.int64),
-        ("prefill_ns", np.int64),
-        ("decode_ns", np.int64),
-        ("key_stride", np.int64),
-        ("lanes", np.int64),  # 0: every play starts at the origin
-        ("macro", np.int64),
-        ("host", np.int64),  # whether its workers have host memory
-        ("bytes_per_token", np.int64),
-        ("bytes_per_second", np.float64),  # 0: transfers take no time
-        ("full_prompt", np.int64),
-        ("end", np.int64),  # the clock's bound: what is due later never happens
-        # The KV router
-        ("router", np.int64),  # whether it places requests
-        ("overlap_score_weight", np.float64),
-        ("host_cache_hit_weight", np.float64),
-        # Speculative decoding
-        ("speculative", np.int64),  # whether the deployment has it
-        ("drafts", np.int64),  # tokens drafted for a request of a decode pass; in the prefill role none
-        ("seed_low", np.int64),
-        ("seed_high", np.int64),
-        ("rates", np.float64, (MAX_DRAFTS,)),
-        # Run controls
-        ("controls", np.int64),  # whether plays run as instances in seats
-        ("corpus", np.int64),  # nodes of the corpus; under run controls they are not run themselves
-        ("corpus_plays", np.int64),
-        ("prep_begin", np.int64),  # first slot of the preparation requests
-        ("profile", np.int64),
-        ("duration", np.int64),
-        ("grace", np.int64),
-        ("tree_cap", np.int64),
-        ("global_cap", np.int64),
-        ("key_span", np.int64),  # above every block key of the corpus
-    ],
-    align=True,
-)
+    the keys from `number` times `pages.PAGE` on. Its blocks stand as bits, by place.
+    """
 
-RUN = np.dtype(
-    [
-        ("now", np.int64),
-        ("heap", np.int64),
-        ("feedback", np.int64),
-        ("next_play", np.int64),
-        ("placed", np.int64),  # requests placed on workers of the aggregated or prefill role
-        ("placed_decode", np.int64),
-        ("in_flight", np.int64),
-        ("admissions", np.int64),
-        ("gaps", np.int64),
-        ("arena", np.int64),  # used entries of the arena
-        ("arena_wanted", np.int64),
-        ("finished", np.int64),  # nodes in a terminal state
-        ("holders", np.int64),  # requests with a block table
-        ("transfers", np.int64),  # entries of the heap of transfers
-        ("next_cancellation", np.int64),
-        ("step", np.int64),  # where in a turn the loop stands: a `Step`
-        ("changed", np.int64),  # whether this turn changed anything so far
-        ("uncounted", np.int64),  # whether gaps of some requests are not counted
-        ("upcoming", np.int64),  # the next instant at which something is due by itself, or NONE
-        ("copies_due", np.int64),  # the same of copies to and from host memory that anybody hears of
-        ("scanned", np.int64),  # idle workers have had their chance to start at this instant
-        # Run controls
-        ("serial", np.int64),  # requests numbered so far
-        ("instances", np.int64),  # play instances so far
-        ("seat", np.int64),  # top of the stack of free seats
-        ("seats", np.int64),  # seats on it
-        ("noted", np.int64),  # admissions taken note of
-        ("results", np.int64),  # used entries of the logs
-        ("ended", np.int64),
-        ("shifts", np.int64),
-        ("prep_left", np.int64),  # preparation requests that have not ended
-        ("primers_left", np.int64),
-        ("prep_failed", np.int64),  # slot of the first preparation request that failed, or NONE
-        ("profile_start", np.int64),  # NONE before the barrier
-        ("finished_at", np.int64),
-        ("idle_since", np.int64),  # instant of the last terminal request, or the profile's start
-        ("occupied", np.int64),  # lanes that hold a play
-        ("refilled_at", np.int64),  # instant of the last refill, and the refills at that instant
-        ("refills", np.int64),
-        ("first_dispatch", np.int64),
-        ("issued", np.int64),
-        ("never_issued", np.int64),
-        ("canceled", np.int64),
-        ("unsettled", np.int64),  # requests that are over for their client, and that engines still hold
-        ("no_identity", np.int64),  # a lane stopped for want of namespaces or numbers
-    ],
-    align=True,
-)
+    number: i8 = 0
+    next: i4 = 0  # link in a hash bucket or in the list of spare pages
+    latest: i4 = 0  # the stretch of its idle blocks that were used last, or NONE
+    there: i8 = 0  # blocks that are not absent
+    pending: i8 = 0
+    idle: i8 = 0  # resident and not pinned
+
+
+class HostDetail(Record):
+    """What is to be known of a block in host memory that is pending or pinned."""
+
+    link: i4 = 0  # pending: the next block of its store, or NONE; pinned: by how many loads
+    source: i4 = 0  # pending: the G1 copy that its store reads, and the slot that this had then
+    slot: i4 = 0
+
+
+class HostStretch(Record):
+    """Idle blocks of one page that were used in one go; see `host`."""
+
+    page: i4 = 0
+    earlier: i4 = 0  # the page's stretch before it, or NONE
+    blocks: i8 = 0  # those that have been idle since, as bits
+
+
+class Copying(Record):
+    """A copy of blocks to the host (a store) or back (a load)."""
+
+    next: i8 = 0  # link in a queue or in the list of spare rows
+    worker: i8 = 0
+    request: i8 = 0
+    ready: i8 = 0  # instant of its first byte in a shared pool
+    left: f8 = 0  # bytes that have not moved yet in a shared pool
+    end: i8 = 0  # NONE until that is known
+    blocks: i8 = 0
+    # store: the place of its last block, or, when it is returning, in G1; load: its first block in the prompt
+    first: i8 = 0
+
+
+class Heap(Record):
+    """An entry of a heap of instants."""
+
+    time: i8 = 0
+    node: i8 = 0
+    serial: i8 = 0
+
+
+class Admission(Record):
+    """That a request was admitted."""
+
+    at: i8 = 0
+    reused: i8 = 0
+    request: i8 = 0
+    ordinal: i8 = 0
+    decode: i8 = 0
+    host: i8 = 0
+
+
+class Gap(Record):
+    """An inter-token gap, with how often it occurred."""
+
+    value: i8 = 0
+    count: i8 = 0
+
+
+class Config(Record):
+    """One record a role: aggregated alone, or prefill and decode. What belongs to the run stands in the first."""
+
+    role: i8 = 0
+    backend: i8 = 0
+    workers: i8 = 0
+    first_worker: i8 = 0
+    blocks: i8 = 0
+    block_size: i8 = 0
+    max_batched_tokens: i8 = 0
+    max_sequences: i8 = 0
+    ahead: i8 = 0  # whether a pass is scheduled while the one before it runs
+    reserve: i8 = 0  # whether a request is admitted only when all that it knows has room
+    watermark: i8 = 0  # blocks that stay available when a request is admitted beside others
+    long_prefill: i8 = 0  # most tokens of one request in a pass, beside others
+    plain: i8 = 0  # admission without speculation, watermark, and with `reserve`
+    chunked_prefill_size: i8 = 0
+    max_prefill_tokens: i8 = 0
+    ratio_start: f8 = 0
+    ratio_least: f8 = 0
+    ratio_step: f8 = 0
+    # SGLang's rules: the switches of `sglang_rules.RuleSet`
+    whole_batches: i8 = 0
+    sorted_batch: i8 = 0
+    late_places: i8 = 0
+    spare_pages: i8 = 0
+    fixed_nodes: i8 = 0
+    whole_leaves: i8 = 0
+    ignore_eos: i8 = 0
+    caching: i8 = 0
+    reuse_output: i8 = 0  # whether the blocks of an answer have the keys that later prompts give them
+    context: i8 = 0
+    timing: i8 = 0
+    prefill_ns: i8 = 0
+    decode_ns: i8 = 0
+    key_stride: i8 = 0
+    lanes: i8 = 0  # 0: every play starts at the origin
+    macro: i8 = 0
+    host: i8 = 0  # whether its workers have host memory
+    bytes_per_token: i8 = 0
+    bytes_per_second: f8 = 0  # 0: transfers take no time
+    full_prompt: i8 = 0
+    end: i8 = 0  # the clock's bound: what is due later never happens
+    # The KV router
+    router: i8 = 0  # whether it places requests
+    overlap_score_weight: f8 = 0
+    host_cache_hit_weight: f8 = 0
+    # Speculative decoding
+    speculative: i8 = 0  # whether the deployment has it
+    drafts: i8 = 0  # tokens drafted for a request of a decode pass; in the prefill role none
+    seed_low: i8 = 0
+    seed_high: i8 = 0
+    rates: per_draft
+    # Run controls
+    controls: i8 = 0  # whether plays run as instances in seats
+    corpus: i8 = 0  # nodes of the corpus; under run controls they are not run themselves
+    corpus_plays: i8 = 0
+    prep_begin: i8 = 0  # first slot of the preparation requests
+    profile: i8 = 0
+    duration: i8 = 0
+    grace: i8 = 0
+    tree_cap: i8 = 0
+    global_cap: i8 = 0
+    key_span: i8 = 0  # above every block key of the corpus
+
+
+class Run(Record):
+    """The run: its clock and its counts."""
+
+    now: i8 = 0
+    heap: i8 = 0
+    feedback: i8 = 0
+    next_play: i8 = 0
+    placed: i8 = 0  # requests placed on workers of the aggregated or prefill role
+    placed_decode: i8 = 0
+    in_flight: i8 = 0
+    admissions: i8 = 0
+    gaps: i8 = 0
+    arena: i8 = 0  # used entries of the arena
+    arena_wanted: i8 = 0
+    finished: i8 = 0  # nodes in a terminal state
+    holders: i8 = 0  # requests with a block table
+    transfers: i8 = 0  # entries of the heap of transfers
+    next_cancellation: i8 = 0
+    step: i8 = 0  # where in a turn the loop stands: a `Step`
+    changed: i8 = 0  # whether this turn changed anything so far
+    uncounted: i8 = 0  # whether gaps of some requests are not counted
+    upcoming: i8 = 0  # the next instant at which something is due by itself, or NONE
+    copies_due: i8 = 0  # the same of copies to and from host memory that anybody hears of
+    scanned: i8 = 0  # idle workers have had their chance to start at this instant
+    # Run controls
+    serial: i8 = 0  # requests numbered so far
+    instances: i8 = 0  # play instances so far
+    seat: i8 = 0  # top of the stack of free seats
+    seats: i8 = 0  # seats on it
+    noted: i8 = 0  # admissions taken note of
+    results: i8 = 0  # used entries of the logs
+    ended: i8 = 0
+    shifts: i8 = 0
+    prep_left: i8 = 0  # preparation requests that have not ended
+    primers_left: i8 = 0
+    prep_failed: i8 = 0  # slot of the first preparation request that failed, or NONE
+    profile_start: i8 = 0  # NONE before the barrier
+    finished_at: i8 = 0
+    idle_since: i8 = 0  # instant of the last terminal request, or the profile's start
+    occupied: i8 = 0  # lanes that hold a play
+    refilled_at: i8 = 0  # instant of the last refill, and the refills at that instant
+    refills: i8 = 0
+    first_dispatch: i8 = 0
+    issued: i8 = 0
+    never_issued: i8 = 0
+    canceled: i8 = 0
+    unsettled: i8 = 0  # requests that are over for their client, and that engines still hold
+    no_identity: i8 = 0  # a lane stopped for want of namespaces or numbers
+
 
 # Records of the run controls ----------------------------------------------------------------------------------------
 
-# A node of the first play of a lane, by lane and by position in the play.
-KEPT = np.dtype([("historical", np.int64), ("remaining", np.int64)], align=True)
 
-LANE = np.dtype(
-    [
-        ("plays", np.int64),  # plays that it has had
-        ("seat", np.int64),  # of its play: a row of `plays`
-        ("prep_next", np.int64),  # its next preparation request, and where they end
-        ("prep_end", np.int64),
-    ],
-    align=True,
-)
+class Kept(Record):
+    """A node of the first play of a lane, by lane and by position in the play."""
 
-# A preparation request, in the order of lanes. Its slot is `prep_begin` plus its number.
-PREP = np.dtype([("source", np.int64), ("lane", np.int64), ("primer", np.int64), ("settled", np.int64)], align=True)
+    historical: i8 = 0
+    remaining: i8 = 0
 
-# A request that is over, on its way out of the run.
-RESULT = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            *("serial", "source", "instance", "state", "worker", "decode_worker", "dispatched", "first_admit"),
-            *("first_token", "second_token", "last_token", "terminal", "generated", "admissions", "first_reused"),
-            *("most_reused", "held", "reserved", "activated", "released", "handoff_state", "overlap", "decode_overlap"),
-        )
-    ],
-    align=True,
-)
 
-# A play instance that has ended, or that the run ended with.
-ENDED = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            *("instance", "source", "lane", "ordinal", "state", "start", "first_dispatch", "last_terminal", "settled"),
-            *("failed_source", "failed_outcome", "failed_at", "expired", "skipped"),
-        )
-    ],
-    align=True,
-)
+class Lane(Record):
+    """A lane under the run controls."""
 
-# Timers moved by an idle cap; an instance of NONE stands for the cap over all plays.
-SHIFT = np.dtype([("at", np.int64), ("instance", np.int64), ("by", np.int64), ("timers", np.int64)], align=True)
+    plays: i8 = 0  # plays that it has had
+    seat: i8 = 0  # of its play: a row of `plays`
+    prep_next: i8 = 0  # its next preparation request, and where they end
+    prep_end: i8 = 0
+
+
+class Prep(Record):
+    """A preparation request, in the order of lanes. Its slot is `prep_begin` plus its number."""
+
+    source: i8 = 0
+    lane: i8 = 0
+    primer: i8 = 0
+    settled: i8 = 0
+
+
+class Result(Record):
+    """A request that is over, on its way out of the run."""
+
+    serial: i8 = 0
+    source: i8 = 0
+    instance: i8 = 0
+    state: i8 = 0
+    worker: i8 = 0
+    decode_worker: i8 = 0
+    dispatched: i8 = 0
+    first_admit: i8 = 0
+    first_token: i8 = 0
+    second_token: i8 = 0
+    last_token: i8 = 0
+    terminal: i8 = 0
+    generated: i8 = 0
+    admissions: i8 = 0
+    first_reused: i8 = 0
+    most_reused: i8 = 0
+    held: i8 = 0
+    reserved: i8 = 0
+    activated: i8 = 0
+    released: i8 = 0
+    handoff_state: i8 = 0
+    overlap: i8 = 0
+    decode_overlap: i8 = 0
+
+
+class Ended(Record):
+    """A play instance that has ended, or that the run ended with."""
+
+    instance: i8 = 0
+    source: i8 = 0
+    lane: i8 = 0
+    ordinal: i8 = 0
+    state: i8 = 0
+    start: i8 = 0
+    first_dispatch: i8 = 0
+    last_terminal: i8 = 0
+    settled: i8 = 0
+    failed_source: i8 = 0
+    failed_outcome: i8 = 0
+    failed_at: i8 = 0
+    expired: i8 = 0
+    skipped: i8 = 0
+
+
+class Shift(Record):
+    """Timers moved by an idle cap; an instance of NONE stands for the cap over all plays."""
+
+    at: i8 = 0
+    instance: i8 = 0
+    by: i8 = 0
+    timers: i8 = 0
+
+
+# Dimensions ---------------------------------------------------------------------------------------------------------
+
+# What arrays have one row of, and what is in a row.
+ROLES = Dimension("roles")
+ONE = Dimension("record of its kind")
+REQUESTS = Dimension("engine requests")
+NODES = Dimension("nodes")
+HANDED_OVER = Dimension("nodes that are handed over: all in prefill/decode, else none")
+EDGES = Dimension("edges")
+KEY_RUNS = Dimension("runs of block keys")
+PLAYS = Dimension("plays")
+LANES = Dimension("lanes, or one without")
+WORKERS = Dimension("workers")
+SEATS = Dimension("seats of the worker that has most")
+TWO = Dimension("passes, in progress and prepared")
+SEATS_AHEAD = Dimension("seats, or none without asynchronous scheduling")
+QUEUE_KINDS = Dimension("queues a worker")
+ACTION_QUEUES = Dimension("queues of actions: one a worker, and that of what is to be done now")
+NUMBERS = Dimension("numbers of blocks")
+NUMBERS_SHOWN = Dimension("numbers of blocks whose place shows, or none")
+BLOCKS_SHOWN = Dimension("places of blocks that show, or none")
+STRETCHES = Dimension("stretches of idle blocks (a power of two)")
+BUCKETS = Dimension("buckets of the index of blocks (a power of two)")
+BLOCKS = Dimension("blocks of the largest pool")
+PLACES = Dimension("keys of the pages of the index")
+ENTRIES = Dimension("entries of block tables")
+LONGEST_TABLE = Dimension("entries of the longest block table, and one")
+TREES = Dimension("radix trees: one a worker, and with the KV router as many again, for the ghosts")
+BRANCHES = Dimension("nodes of a radix tree")
+BRANCH_BUCKETS = Dimension("buckets of a radix tree (a power of two)")
+THREE = Dimension("sums of a prefill part")
+TRANSFERS = Dimension("transfers that may be on their way")
+CANCELLATIONS = Dimension("cancellations, in the order of their times")
+HOSTS = Dimension("workers, or none without host memory")
+HOST_POOLS = Dimension("host pools: one that all share, or one a worker")
+HOST_PLACES = Dimension("keys of the pages of a host pool")
+HOST_STRETCHES = Dimension("stretches of idle blocks of a host pool")
+HOST_BLOCKS = Dimension("blocks of a host pool")
+HOST_BUCKETS = Dimension("buckets of the index of a host pool (a power of two)")
+COPYINGS = Dimension("copies that may be under way, worker by worker")
+INDICES = Dimension("indices of the KV router: of devices, of host pools, of what each worker evicted there")
+INDEXED_KEYS = Dimension("keys of such an index, and one")
+INDEX_BUCKETS = Dimension("buckets of such an index (a power of two)")
+ADMISSION_LOG = Dimension("admissions that there is room for")
+GAP_LOG = Dimension("distinct gaps that there is room for (a power of two)")
+LANES_CONTROLLED = Dimension("lanes under run controls")
+PREPARATION = Dimension("preparation requests")
+RESULT_LOG = Dimension("results that there is room for")
+ENDED_LOG = Dimension("ended plays that there is room for")
+SHIFT_LOG = Dimension("shifts of timers that there is room for")
+UNCOUNTED = Dimension("requests whose gaps stay out of the log")
 
 
 @by_reference
@@ -597,135 +701,73 @@ class Sim(NamedTuple):
     Under the run controls the first nodes and plays are the corpus', which are copied and not run; the slots and seats
     of play instances follow, with the slots of preparation requests between (see `instances`).
 
-    Attributes
-    ----------
-    config : records, shape (roles,)
-    static, live, tickets, request_state : shape (R,)
-        The first rows are the nodes'.
-    node_state, handoffs, handoff_state : shape (nodes,)
-        `handoffs` is empty when aggregated.
-    edges : shape (edges,); keys : shape (key runs,)
-    plays, play_state : shape (plays,); play_nodes : Int64, shape (nodes,)
-    lane_state : Int8, shape (max(lanes, 1),)
-    workers : shape (W,); running : Int64, shape (W, max_sequences)
-    receivers : Int64, shape (W, 2, max_sequences)
-        With asynchronous scheduling: the requests that a pass gives a token or brings to their end. Else rows of none.
-    queues : records of `QUEUE`, shape (W, QUEUES)
-        Linked by `live`.
-    actions : records of `QUEUE`, shape (W + 1,)
-        Linked by `tickets`: what waits for the end of each worker's pass; last, what is to be done now.
-    copies : shape (W, numbers); block_state : Int8, shape (W, numbers)
-    links : Int32, shape (W, numbers)
-    slots : Int32, shape (W, numbers); free_slots : Int32, shape (W, blocks); read_slots : Int8, shape (W, blocks)
-        Rows without length where no worker has host memory of its own.
-    order : records of `STRETCH`, shape (W, power of two); buckets : Int32, shape (W, power of two)
-    index_pages : records of `INDEX_PAGE`, shape (W, blocks); index_places : Int32, shape (W, blocks * PAGE)
-        See `blocks`.
-    arena, spare : Int32
-        Block tables, and the room to compact them into.
-    holders : Int64, shape (R,)
-        Requests with a block table.
-    found : Int32, shape (longest table,)
-        Scratch: the copies of the last prefix lookup.
-    tree : records, shape (W, capacity); leaves : Int64, shape (W, capacity); branches : Int64, shape (W, power of two)
-        Radix trees: nodes, heaps of unlocked leaves, hash buckets. They grow between slices of the run. With the KV
-        router there are as many rows of `tree` again, for the ghosts.
-    part : Int64, shape (W, 3)
-        Scratch: the prefill part of the pass being scheduled.
-    heap, transfers : shape (nodes,)
-        Timers of ready nodes; ends of transfers.
-    cancellations : records of `HEAP`
-        In the order of their times.
-    hosts : records of `HOST`, shape (W,)
-        Empty without host memory, as are all of these.
-    host_state : Int8, shape (pools, host blocks * PAGE); host_details : records of `HOST_DETAIL`, the same shape
-        By `pool`, as are the next three: with a pool that all share there is one row, else one a worker.
-    host_order : records of `HOST_STRETCH`, shape (pools, host blocks * ORDER_PER_BLOCK)
-    host_pages : records of `HOST_PAGE`, shape (pools, host blocks); host_buckets : Int32, shape (pools, power of two)
-        See `host`.
-    kept : Int32, shape (W, numbers)
-        What comes after a copy, or NONE, among those that a store to a shared pool keeps.
-    copyings : records of `COPYING`, shape (W · host blocks,); copying_state : Int8, the same shape
-        Rows worker by worker.
-    index : records of `INDEXED`, shape (W, capacity + 1), or (3W, capacity + 1) with host memory
-        What the KV router knows of each worker's device; then of the host pools, in the rows that `pool` names; then
-        the keys that each worker evicted from its host pool and has not told of.
-    index_buckets : Int32, shape (the same, power of two)
-    feedback : Int64, shape (R,)
-    admissions, gaps : logs that grow between slices of the run
-    phase_state : Int8, shape (1,)
-    lanes : records of `LANE`, shape (lanes,); prep : records of `PREP`
-    results, ended, shifts : logs of the run controls, drained between slices
-        All of these are empty in finite mode, but for the phase.
-    uncounted : Int64
-        Under run controls, the numbers of the requests whose gaps stay out of the log, ascending.
+    What each group of arrays is for is said in `kernel/README.md`; what one row is, by its record; how many rows there
+    are, by its dimension.
     """
 
-    config: Any
-    run: Any
-    static: Any
-    live: Any
-    tickets: Any
-    request_state: Any
-    node_state: Any
-    handoffs: Any
-    handoff_state: Any
-    edges: Any
-    keys: Any
-    plays: Any
-    play_state: Any
-    play_nodes: Any
-    lane_state: Any
-    workers: Any
-    running: Any
-    receivers: Any
-    queues: Any
-    actions: Any
-    copies: Any
-    block_state: Any
-    links: Any
-    slots: Any
-    free_slots: Any
-    read_slots: Any
-    order: Any
-    buckets: Any
-    index_pages: Any
-    index_places: Any
-    arena: Any
-    spare: Any
-    holders: Any
-    found: Any
-    tree: Any
-    leaves: Any
-    branches: Any
-    part: Any
-    heap: Any
-    transfers: Any
-    cancellations: Any
-    hosts: Any
-    host_state: Any
-    host_details: Any
-    host_order: Any
-    host_pages: Any
-    host_buckets: Any
-    kept: Any
-    copyings: Any
-    copying_state: Any
-    index: Any
-    index_buckets: Any
-    feedback: Any
-    admissions: Any
-    gaps: Any
-    phase_state: Any
-    lanes: Any
-    prep: Any
-    results: Any
-    ended: Any
-    shifts: Any
-    uncounted: Any
-
-
-def records(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Return zeroed records whose fields can be read as attributes, compiled or not."""
-    array: npt.NDArray[Any] = np.zeros(shape, dtype)
-    return array.view(np.recarray)
+    config: Annotated[Rows[Config], ROLES]
+    run: Annotated[Rows[Run], ONE]
+    static: Annotated[Rows[Static], REQUESTS]
+    live: Annotated[Rows[Live], REQUESTS]
+    tickets: Annotated[Rows[Ticket], REQUESTS]
+    request_state: Annotated[Int8, REQUESTS]  # `RequestState`
+    node_state: Annotated[Int8, NODES]
+    handoffs: Annotated[Rows[Handoff], HANDED_OVER]
+    handoff_state: Annotated[Int8, HANDED_OVER]
+    edges: Annotated[Rows[Edge], EDGES]
+    keys: Annotated[Rows[Keys], KEY_RUNS]
+    plays: Annotated[Rows[Play], PLAYS]
+    blank_live: Annotated[Rows[Live], ONE]
+    blank_ticket: Annotated[Rows[Ticket], ONE]
+    blank_handoff: Annotated[Rows[Handoff], ONE]
+    blank_play: Annotated[Rows[Play], ONE]
+    play_state: Annotated[Int8, PLAYS]
+    play_nodes: Annotated[Int64, NODES]  # in document order
+    lane_state: Annotated[Int8, LANES]
+    workers: Annotated[Rows[Worker], WORKERS]
+    running: Annotated[Int64, WORKERS, SEATS]
+    receivers: Annotated[Int64, WORKERS, TWO, SEATS_AHEAD]  # whom a pass gives a token or brings to its end
+    queues: Annotated[Grid[Queue], WORKERS, QUEUE_KINDS]  # linked by `live`
+    actions: Annotated[Rows[Queue], ACTION_QUEUES]  # linked by `tickets`
+    copies: Annotated[Grid[Copy], WORKERS, NUMBERS]
+    block_state: Annotated[Int8, WORKERS, NUMBERS]
+    links: Annotated[Int32, WORKERS, NUMBERS]  # to a later copy of the same key
+    slots: Annotated[Int32, WORKERS, NUMBERS_SHOWN]  # place in device memory; see `blocks`
+    free_slots: Annotated[Int32, WORKERS, BLOCKS_SHOWN]  # as a stack
+    read_slots: Annotated[Int8, WORKERS, BLOCKS_SHOWN]  # whether a store still reads there what was evicted
+    order: Annotated[Grid[Stretch], WORKERS, STRETCHES]
+    buckets: Annotated[Int32, WORKERS, BUCKETS]
+    index_pages: Annotated[Grid[IndexPage], WORKERS, BLOCKS]
+    index_places: Annotated[Int32, WORKERS, PLACES]
+    arena: Annotated[Int32, ENTRIES]  # block tables
+    spare: Annotated[Int32, ENTRIES]  # room to compact them into
+    holders: Annotated[Int64, REQUESTS]  # requests with a block table
+    found: Annotated[Int32, LONGEST_TABLE]  # scratch: the blocks of the last prefix lookup
+    tree: Annotated[Grid[Branch], TREES, BRANCHES]
+    leaves: Annotated[Int64, WORKERS, BRANCHES]  # heaps of unlocked leaves
+    branches: Annotated[Int64, WORKERS, BRANCH_BUCKETS]
+    part: Annotated[Int64, WORKERS, THREE]  # scratch: the prefill part of the pass being scheduled
+    heap: Annotated[Rows[Heap], NODES]  # timers of ready nodes
+    transfers: Annotated[Rows[Heap], TRANSFERS]  # their ends
+    cancellations: Annotated[Rows[Heap], CANCELLATIONS]
+    hosts: Annotated[Rows[Host], HOSTS]
+    host_state: Annotated[Int8, HOST_POOLS, HOST_PLACES]
+    host_details: Annotated[Grid[HostDetail], HOST_POOLS, HOST_PLACES]
+    host_order: Annotated[Grid[HostStretch], HOST_POOLS, HOST_STRETCHES]
+    host_pages: Annotated[Grid[HostPage], HOST_POOLS, HOST_BLOCKS]
+    host_buckets: Annotated[Int32, HOST_POOLS, HOST_BUCKETS]
+    kept: Annotated[Int32, HOSTS, NUMBERS]  # what comes after a block, or NONE, among those that an ended store keeps
+    copyings: Annotated[Rows[Copying], COPYINGS]
+    copying_state: Annotated[Int8, COPYINGS]
+    index: Annotated[Grid[Indexed], INDICES, INDEXED_KEYS]  # type: ignore[assignment]  # tuples have a method of that name
+    index_buckets: Annotated[Int32, INDICES, INDEX_BUCKETS]
+    feedback: Annotated[Int64, REQUESTS]  # requests that ended at this instant
+    admissions: Annotated[Rows[Admission], ADMISSION_LOG]
+    gaps: Annotated[Rows[Gap], GAP_LOG]
+    phase_state: Annotated[Int8, ONE]
+    lanes: Annotated[Rows[Lane], LANES_CONTROLLED]
+    prep: Annotated[Rows[Prep], PREPARATION]
+    results: Annotated[Rows[Result], RESULT_LOG]
+    ended: Annotated[Rows[Ended], ENDED_LOG]
+    shifts: Annotated[Rows[Shift], SHIFT_LOG]
+    uncounted: Annotated[Int64, UNCOUNTED]  # their serial numbers, ascending

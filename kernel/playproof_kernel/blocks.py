@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 from playproof_spec.machines import BlockEvent, BlockState
 
 from playproof_kernel import pages
-from playproof_kernel.arrays import NONE
+from playproof_kernel.arrays import NONE, Sim
 from playproof_kernel.jit import compiled, constant, natural
 from playproof_kernel.pages import PAGE_BITS
 from playproof_kernel.transitions import BLOCK_TABLE, advance
@@ -96,7 +96,7 @@ class Pool(NamedTuple):
 
 
 @compiled
-def pool_of(sim: Any, worker: int) -> Pool:
+def pool_of(sim: Sim, worker: int) -> Pool:
     """Return the pool of `worker`."""
     return Pool(
         sim.copies[worker],
@@ -114,7 +114,7 @@ def pool_of(sim: Any, worker: int) -> Pool:
 
 
 @compiled
-def available(sim: Any, worker: int) -> int:
+def available(sim: Sim, worker: int) -> int:
     """Return how many copies can be allocated now."""
     record = sim.workers[worker]
     return record.free + record.idle

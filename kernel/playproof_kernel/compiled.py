@@ -26,8 +26,9 @@ import numpy.typing as npt
 from playproof_spec.graph import Graph, Trigger
 from playproof_spec.units import ms_to_ns
 
-from playproof_kernel.arrays import EDGE, KEYS, NONE, STATIC, records
+from playproof_kernel.arrays import NONE, Edge, Keys, Static
 from playproof_kernel.jit import compiled, compiled_entry
+from playproof_kernel.records import records
 
 Int64 = npt.NDArray[np.int64]
 
@@ -83,7 +84,7 @@ def compile_graph(
     answers : bool
         Give the blocks of answers that later prompts hold the keys that they have there.
     """
-    static = records(graph.node_count, STATIC)
+    static = records(graph.node_count, Static)
     static.input = graph.input_length
     static.limit = np.minimum(graph.output_length, np.maximum(context - graph.input_length, 0))
     static.floor = _floors_ns(graph, lanes, speedup)
@@ -92,7 +93,7 @@ def compile_graph(
     static.table_size = np.minimum((static.input + static.limit + block_size - 1) // block_size, blocks)
 
     order = np.argsort(graph.edge_source, kind="stable")
-    edges = records(graph.edge_count, EDGE)
+    edges = records(graph.edge_count, Edge)
     edges.target = graph.edge_target()[order]
     edges.trigger = graph.edge_trigger[order]
     edges.delay = ms_to_ns(graph.edge_delay_ms[order] / speedup)
@@ -182,7 +183,7 @@ def block_keys(graph: Graph, block_size: int) -> tuple[Int64, Any]:
     Returns
     -------
     offsets : Int64, shape (nodes + 1,)
-    keys : records of `KEYS`
+    keys : records of `Keys`
         Node i's full blocks have the keys of runs ``offsets[i]:offsets[i + 1]``, in order.
     """
     offsets, keys, _ = keys_of(graph, block_size, None, np.zeros(graph.node_count, np.int64))
@@ -202,7 +203,7 @@ def keys_of(graph: Graph, block_size: int, holders: Int64 | None, limit: Int64) 
     Returns
     -------
     offsets : Int64, shape (nodes + 1,)
-    keys : records of `KEYS`
+    keys : records of `Keys`
         As those of `block_keys`; behind the blocks of a prompt stand those of its answer, in runs of their own.
     prompt_ends : Int64, shape (nodes,)
         Where the runs of each node's prompt end.
@@ -227,8 +228,8 @@ def keys_of(graph: Graph, block_size: int, holders: Int64 | None, limit: Int64) 
     offsets, prompt_ends = np.zeros(graph.node_count + 1, np.int64), np.zeros(graph.node_count, np.int64)
     shape = np.array([trace_size, block_size, gcd(trace_size, block_size)], np.int64)
     lengths = np.stack((tokens, graph.input_length))
-    _emit_keys(trie, *runs, depth, lengths, shape, offsets, prompt_ends, records(0, KEYS))
-    keys = records(int(offsets[-1]), KEYS)
+    _emit_keys(trie, *runs, depth, lengths, shape, offsets, prompt_ends, records(0, Keys))
+    keys = records(int(offsets[-1]), Keys)
     _emit_keys(trie, *runs, depth, lengths, shape, offsets, prompt_ends, keys)
     return offsets, keys, prompt_ends
 

@@ -15,34 +15,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from playproof_spec.certificate import ProvenGraph
+from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.digest import graph_digest
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import NEVER, Float64, Int64
 from playproof_spec.machines import NodeState, PhaseState, RequestState
 from playproof_spec.units import ms_to_ns
 
 from playproof_kernel import loop, phases
 from playproof_kernel.arrays import (
-    ADMISSION,
-    ENDED,
-    HANDOFF,
-    KEPT,
-    LANE,
-    LIVE,
     NONE,
-    PREP,
     PREPARED,
-    RESULT,
-    SHIFT,
-    TICKET,
+    Admission,
+    Ended,
+    Handoff,
+    Kept,
+    Lane,
+    Live,
+    Prep,
+    Result,
+    Shift,
     Sim,
-    records,
+    Ticket,
 )
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph
-from playproof_kernel.deployment import DeploymentSpec, LoadSpec
 from playproof_kernel.horizon import refuse_past_horizon
-from playproof_kernel.ledger import NEVER, Float64, Int64
 from playproof_kernel.passes import MAX_VARYING_PASSES
+from playproof_kernel.records import Record, Rows, records
 from playproof_kernel.simulate import (
     SLICE,
     ReplayFault,
@@ -50,11 +50,10 @@ from playproof_kernel.simulate import (
     grown,
     host_use,
     new_sim,
-    reuses_output,
     with_room,
 )
 from playproof_kernel.snapshot import Cut, plan_snapshots
-from playproof_kernel.translation import compile_checked, refuse_wrong_namespaces, refuse_wrong_seats
+from playproof_kernel.translation import compile_checked, refuse_wrong_namespaces, refuse_wrong_seats, settings_of
 
 # Entries of the logs beyond what one round of the loop may need.
 RESULTS_SPARE, PLAYS_SPARE = 1 << 14, 1 << 10
@@ -244,17 +243,9 @@ def start_controlled(
     if load.lanes is None or load.snapshot_seed is None:
         raise ValueError("a controlled run needs lanes and a snapshot seed")
     cuts = plan_snapshots(graph, digest, load.lanes, load.snapshot_seed)
-    worker = deployment.worker
-    compiled = compile_checked(
-        graph,
-        digest,
-        block_size=worker.block_size,
-        blocks=worker.blocks,
-        context=deployment.context_length,
-        lanes=True,
-        speedup=load.speedup,
-        answers=reuses_output(deployment),
-    )
+    # A play's namespace is given to each instance of it when that begins.
+    settings = settings_of(deployment, load)._replace(play_scope=False)
+    compiled = compile_checked(graph, digest, settings)
     sim = _new_controlled(graph, compiled, deployment, load, cuts)
     if uncounted is not None:
         sim = sim._replace(uncounted=uncounted)
@@ -295,15 +286,15 @@ def _new_controlled(
     run.primers_left = int(prep.primer.sum())
     return sim._replace(
         # Zeroed memory that the system gives as it is touched: small plays leave most of their seat alone.
-        live=records(len(sim.static), LIVE),
-        tickets=records(len(sim.static), TICKET),
-        handoffs=records(len(sim.handoffs), HANDOFF),
+        live=records(len(sim.static), Live),
+        tickets=records(len(sim.static), Ticket),
+        handoffs=records(len(sim.handoffs), Handoff),
         lane_state=np.zeros(lanes, np.int8),
         lanes=_lanes(prep, lanes),
         prep=prep,
-        results=records(2 * slots + RESULTS_SPARE, RESULT),
-        ended=records(2 * len(sim.plays) + PLAYS_SPARE, ENDED),
-        shifts=records(2 * lanes + PLAYS_SPARE, SHIFT),
+        results=records(2 * slots + RESULTS_SPARE, Result),
+        ended=records(2 * len(sim.plays) + PLAYS_SPARE, Ended),
+        shifts=records(2 * lanes + PLAYS_SPARE, Shift),
     )
 
 
@@ -322,7 +313,7 @@ def _configure(config: Any, compiled: CompiledGraph, load: LoadSpec, lanes: int,
 
 
 def _lanes(prep: Any, lanes: int) -> Any:
-    records_of_lanes = records(lanes, LANE)
+    records_of_lanes = records(lanes, Lane)
     begin = np.searchsorted(prep.lane, np.arange(lanes + 1))
     records_of_lanes.prep_next = begin[:-1]
     records_of_lanes.prep_end = begin[1:]
@@ -356,8 +347,8 @@ def with_more_seats(sim: Sim) -> Sim:
         plays=grown(sim.plays, plays + seats),
         play_state=grown(sim.play_state, plays + seats),
         play_nodes=np.concatenate((sim.play_nodes, np.arange(nodes, slots))),
-        results=records(2 * slots + RESULTS_SPARE, RESULT),
-        ended=records(2 * (plays + seats) + PLAYS_SPARE, ENDED),
+        results=records(2 * slots + RESULTS_SPARE, Result),
+        ended=records(2 * (plays + seats) + PLAYS_SPARE, Ended),
     )
     for links in (larger.live, larger.tickets):
         links.next = moved(links.next)
@@ -396,7 +387,7 @@ def _whole_floors(graph: Graph, speedup: float) -> Int64:
 
 def _kept(graph: Graph, cuts: tuple[Cut, ...], load: LoadSpec) -> Any:
     """Return what each cut leaves, lane by lane."""
-    kept = records(sum(len(cut.nodes) for cut in cuts), KEPT)
+    kept = records(sum(len(cut.nodes) for cut in cuts), Kept)
     kept.historical = np.concatenate([cut.historical for cut in cuts])
     delays = np.concatenate([_delays(graph, cut, load.profile is not None) for cut in cuts])
     kept.remaining = ms_to_ns(delays / load.speedup)
@@ -428,7 +419,7 @@ def _preparation(graph: Graph, cuts: tuple[Cut, ...]) -> Any:
         for nodes, primer in ((cut.primers, 1), (cut.warmups(graph), 0))
         for node in nodes
     ]
-    prep = records(len(rows), PREP)
+    prep = records(len(rows), Prep)
     for name, column in zip(("source", "lane", "primer"), zip(*rows, strict=True), strict=False):
         prep[name] = column
     prep.settled = NONE
@@ -523,12 +514,12 @@ class Drain:
         """Return what was captured, requests in the order of their numbers."""
         if not self.capture:
             return None
-        requests = _joined(self.requests, RESULT)
-        return Captured(requests[np.argsort(requests.serial, kind="stable")], _joined(self.admissions, ADMISSION))
+        requests = _joined(self.requests, Result)
+        return Captured(requests[np.argsort(requests.serial, kind="stable")], _joined(self.admissions, Admission))
 
 
-def _joined(parts: list[Any], dtype: np.dtype[Any]) -> Any:
-    return np.concatenate([np.zeros(0, dtype), *parts]).view(np.recarray)
+def _joined(parts: list[Any], kind: type[Record]) -> Any:
+    return np.concatenate([records(0, kind), *parts]).view(Rows)
 
 
 def ledger_of_controlled(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Drain) -> ControlledLedger:
@@ -536,7 +527,7 @@ def ledger_of_controlled(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Dr
     run, workers = sim.run[0], sim.workers
     gaps = sim.gaps[sim.gaps["count"] > 0]
     gaps = gaps[np.argsort(gaps.value, kind="stable")]
-    plays = _joined(drain.plays, ENDED)
+    plays = _joined(drain.plays, Ended)
     begin, nodes = int(sim.config[0].prep_begin), len(sim.node_state)
     prepared = slice(begin, begin + len(sim.prep))
     prep, served = sim.live[prepared], sim.live[-nodes:][prepared]
@@ -555,7 +546,7 @@ def ledger_of_controlled(sim: Sim, digest: str, cuts: tuple[Cut, ...], drain: Dr
         prep_reused=sim.tickets[prepared].first_reused.copy(),
         prep_failed=NEVER if run.prep_failed == NONE else int(run.prep_failed) - begin,
         plays=plays[np.argsort(plays.instance, kind="stable")],
-        shifts=_joined(drain.shifts, SHIFT),
+        shifts=_joined(drain.shifts, Shift),
         issued=int(run.issued),
         never_issued=int(run.never_issued),
         canceled=int(run.canceled),

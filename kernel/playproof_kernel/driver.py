@@ -10,13 +10,11 @@ rest is the same.
 
 from __future__ import annotations
 
-from typing import Any
-
 from playproof_spec.graph import Trigger
 from playproof_spec.machines import LaneEvent, NodeEvent, NodeState, PlayEvent, PlayState, RequestState
 
 from playproof_kernel import instances, requests
-from playproof_kernel.arrays import NONE
+from playproof_kernel.arrays import NONE, Sim
 from playproof_kernel.jit import compiled, compiled_entry, constant
 from playproof_kernel.timers import drop_dead, push_timer
 from playproof_kernel.transitions import LANE_TABLE, NODE_TABLE, PLAY_TABLE, advance
@@ -40,13 +38,13 @@ _ON_DISPATCH, _ON_COMPLETION = constant(Trigger.DISPATCH), constant(Trigger.COMP
 
 
 @compiled
-def _release(sim: Any, node: int) -> None:
+def _release(sim: Sim, node: int) -> None:
     advance(NODE_TABLE, sim.node_state, node, _RELEASE)
     push_timer(sim, sim.live[node].ready, node)
 
 
 @compiled
-def activate(sim: Any, play: int, lane: int) -> None:
+def activate(sim: Sim, play: int, lane: int) -> None:
     """Start `play` at the current instant on `lane` (NONE without lanes): its roots get their timers."""
     now = sim.run[0].now
     record = sim.plays[play]
@@ -62,7 +60,7 @@ def activate(sim: Any, play: int, lane: int) -> None:
 
 
 @compiled_entry
-def start(sim: Any) -> None:
+def start(sim: Sim) -> None:
     """Begin the run: every play at the origin, or one play a lane."""
     lanes = sim.config[0].lanes
     if lanes == 0:
@@ -74,7 +72,7 @@ def start(sim: Any) -> None:
 
 
 @compiled
-def occupy(sim: Any, lane: int) -> None:
+def occupy(sim: Sim, lane: int) -> None:
     """Give an idle lane the next play of the one shared queue, or retire it."""
     run = sim.run[0]
     if sim.config[0].controls != 0:
@@ -88,7 +86,7 @@ def occupy(sim: Any, lane: int) -> None:
 
 
 @compiled
-def _refill(sim: Any, lane: int) -> None:
+def _refill(sim: Sim, lane: int) -> None:
     """Give a lane that its play has left the next one of the cursor, which wraps, as long as a profile admits plays."""
     run, config = sim.run[0], sim.config[0]
     if run.refilled_at != run.now:
@@ -109,7 +107,7 @@ def _refill(sim: Any, lane: int) -> None:
 
 
 @compiled
-def _fire(sim: Any, source: int, trigger: int) -> None:
+def _fire(sim: Sim, source: int, trigger: int) -> None:
     """Fire the outgoing edges of `source` that wait for `trigger`; nodes whose last edge this was get their timer."""
     now = sim.run[0].now
     shift = sim.plays[sim.static[source].play].shift
@@ -126,7 +124,7 @@ def _fire(sim: Any, source: int, trigger: int) -> None:
 
 
 @compiled
-def dispatch(sim: Any, node: int) -> None:
+def dispatch(sim: Sim, node: int) -> None:
     """Dispatch a ready node at the current instant."""
     run = sim.run[0]
     advance(NODE_TABLE, sim.node_state, node, _DISPATCH)
@@ -146,7 +144,7 @@ def dispatch(sim: Any, node: int) -> None:
 
 
 @compiled
-def _fail_play(sim: Any, node: int, outcome: int) -> None:
+def _fail_play(sim: Sim, node: int, outcome: int) -> None:
     """After a node's failure nothing of its play is released or dispatched any more; a closing play is past that."""
     number = sim.static[node].play
     play = sim.plays[number]
@@ -171,7 +169,7 @@ def _fail_play(sim: Any, node: int, outcome: int) -> None:
 
 
 @compiled
-def settle_play(sim: Any, number: int) -> None:
+def settle_play(sim: Sim, number: int) -> None:
     """End a play with nothing in flight if it completed or failed; its lane takes the next one at this instant."""
     play = sim.plays[number]
     if play.in_flight > 0:
@@ -193,7 +191,7 @@ def settle_play(sim: Any, number: int) -> None:
 
 
 @compiled
-def _sort_feedback(sim: Any) -> None:
+def _sort_feedback(sim: Sim) -> None:
     """Sort the feedback by the requests' numbers (heap sort: no memory, no worse when a whole queue is refused)."""
     values, static, count = sim.feedback, sim.static, sim.run[0].feedback
     for end in range(1, count):
@@ -215,7 +213,7 @@ def _sort_feedback(sim: Any) -> None:
 
 
 @compiled
-def hear(sim: Any) -> None:
+def hear(sim: Sim) -> None:
     """Take in what became terminal at this instant, by node index: completions fire edges, failures stop plays."""
     run = sim.run[0]
     heard = run.feedback
@@ -243,7 +241,7 @@ def hear(sim: Any) -> None:
 
 
 @compiled
-def _take_back(sim: Any, node: int) -> None:
+def _take_back(sim: Sim, node: int) -> None:
     """Count a dispatched node as terminal now."""
     run = sim.run[0]
     run.in_flight -= 1
@@ -258,7 +256,7 @@ def _take_back(sim: Any, node: int) -> None:
 
 
 @compiled
-def give_up(sim: Any, node: int) -> bool:
+def give_up(sim: Sim, node: int) -> bool:
     """Give up on `node` at the current instant; False, and nothing changes, unless it is in flight.
 
     What that means for its play's end is for the caller to see to.
@@ -272,7 +270,7 @@ def give_up(sim: Any, node: int) -> bool:
 
 
 @compiled
-def cancel(sim: Any, node: int) -> bool:
+def cancel(sim: Sim, node: int) -> bool:
     """Give up on `node` at the current instant, as `give_up` does; its play ends if nothing else is in flight."""
     if not give_up(sim, node):
         return False
@@ -284,7 +282,7 @@ def cancel(sim: Any, node: int) -> bool:
 
 
 @compiled
-def _hear_preparation(sim: Any, node: int, outcome: int) -> None:
+def _hear_preparation(sim: Sim, node: int, outcome: int) -> None:
     """Take in the end of a primer or warmup: its lane goes on at once, or the first failure stops all preparation."""
     run = sim.run[0]
     record = sim.prep[node - sim.config[0].prep_begin]
@@ -305,7 +303,7 @@ def _hear_preparation(sim: Any, node: int, outcome: int) -> None:
 
 
 @compiled
-def prepare(sim: Any, lane: int) -> None:
+def prepare(sim: Sim, lane: int) -> None:
     """Let the next preparation request of `lane` be dispatched now, if there is one."""
     record = sim.lanes[lane]
     if record.prep_next < record.prep_end:

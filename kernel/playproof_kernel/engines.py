@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from playproof_spec.deployment import Backend
 from playproof_spec.machines import RequestEvent
 
 from playproof_kernel import offload, passes, queues, router, sglang, sglang_overlap, sglang_pages, tables, vllm
-from playproof_kernel.arrays import NONE, READY, WAITING
-from playproof_kernel.deployment import Backend
+from playproof_kernel.arrays import NONE, READY, WAITING, Sim
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.transitions import REQUEST_TABLE, advance
 
@@ -17,17 +15,17 @@ _ENQUEUE = constant(RequestEvent.ENQUEUE)
 
 
 @compiled
-def _is_sglang(sim: Any) -> bool:
+def _is_sglang(sim: Sim) -> bool:
     return bool(sim.config[0].backend == _SGLANG)
 
 
 @compiled
-def _overlaps(sim: Any) -> bool:
+def _overlaps(sim: Sim) -> bool:
     return bool(_is_sglang(sim) and sim.config[0].ahead != 0)
 
 
 @compiled
-def enqueue(sim: Any, worker: int, request: int) -> None:
+def enqueue(sim: Sim, worker: int, request: int) -> None:
     """Put `request` at the end of the waiting queue of `worker`, cutting a macro-step short if it matters.
 
     Behind others it changes nothing before its turn, but that SGLang refuses a prompt at the context limit in its next
@@ -46,7 +44,7 @@ def enqueue(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def start_pass(sim: Any, worker: int) -> bool:
+def start_pass(sim: Sim, worker: int) -> bool:
     """Schedule one pass of an idle worker; False when it would have no effect."""
     if _overlaps(sim):
         return sglang_overlap.start_pass(sim, worker)
@@ -56,7 +54,7 @@ def start_pass(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def apply_passes(sim: Any, worker: int, number: int) -> None:
+def apply_passes(sim: Sim, worker: int, number: int) -> None:
     """End the first `number` passes of the current step of `worker`, which publishes what it did in them."""
     if _overlaps(sim):
         sglang_overlap.apply_passes(sim, worker, number)
@@ -68,7 +66,7 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
 
 
 @compiled
-def interrupt(sim: Any, worker: int) -> None:
+def interrupt(sim: Sim, worker: int) -> None:
     """Cut a macro-step of `worker`, if it is in one: passes that have ended count, the one in progress goes on."""
     record = sim.workers[worker]
     if record.macro <= 1:
@@ -89,7 +87,7 @@ def interrupt(sim: Any, worker: int) -> None:
 
 
 @compiled
-def reserve(sim: Any, worker: int, request: int) -> int:
+def reserve(sim: Sim, worker: int, request: int) -> int:
     """Take memory for the prompt of `request`; returns the tokens to move there, or NONE when there is no room."""
     if _is_sglang(sim):
         return sglang.reserve(sim, worker, request)
@@ -97,7 +95,7 @@ def reserve(sim: Any, worker: int, request: int) -> int:
 
 
 @compiled
-def activate(sim: Any, worker: int, request: int) -> None:
+def activate(sim: Sim, worker: int, request: int) -> None:
     """Let `request`, whose prompt has been moved to `worker`, wait for its seat there; the end of a transfer."""
     if _is_sglang(sim):
         sglang.activate(sim, worker, request)
@@ -107,7 +105,7 @@ def activate(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def release_source(sim: Any, worker: int, request: int) -> None:
+def release_source(sim: Sim, worker: int, request: int) -> None:
     """Let the prompt that `worker` holds for `request` go."""
     if _is_sglang(sim):
         sglang.release_source(sim, worker, request)
@@ -116,7 +114,7 @@ def release_source(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def let_go(sim: Any, worker: int, request: int) -> None:
+def let_go(sim: Sim, worker: int, request: int) -> None:
     """Take from `request` whatever memory it holds on `worker`."""
     if sim.live[request].table_len == 0:
         return
@@ -130,7 +128,7 @@ def let_go(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def forget(sim: Any, worker: int, request: int) -> None:
+def forget(sim: Sim, worker: int, request: int) -> None:
     """Let nothing that `worker` is about to do be for `request` any more."""
     if _overlaps(sim):
         sglang_overlap.forget(sim, worker, request)
@@ -139,7 +137,7 @@ def forget(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def remove_waiting(sim: Any, worker: int, request: int) -> None:
+def remove_waiting(sim: Sim, worker: int, request: int) -> None:
     """Take `request` out of the queue in which it waits for a seat."""
     if queues.remove(sim.queues[worker, READY], sim.live, request):
         return

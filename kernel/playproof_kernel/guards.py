@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from playproof_spec.deployment import Backend
 from playproof_spec.graph import Trigger
 from playproof_spec.machines import HostBlockState, LaneState, NodeState, PhaseState, PlayState, RequestState
 
 from playproof_kernel import pages, prompts, requests
-from playproof_kernel.arrays import NONE
-from playproof_kernel.deployment import Backend
+from playproof_kernel.arrays import NONE, Sim
 
 __all__ = ["PREDICATES", "At"]
 
@@ -40,7 +40,7 @@ class At:
     index, event : int
     """
 
-    sim: Any
+    sim: Sim
     machine: str
     states: Any
     index: int
@@ -55,17 +55,17 @@ class At:
 # Nodes, plays, lanes --------------------------------------------------------------------------------------------------
 
 
-def nodes_of_play(sim: Any, play: int) -> list[int]:
+def nodes_of_play(sim: Sim, play: int) -> list[int]:
     """Return the nodes of a play, or the slots of a seat."""
     record = sim.plays[play]
     return [int(sim.play_nodes[i]) for i in range(int(record.node_begin), int(record.node_end))]
 
 
-def _states_of_play(sim: Any, play: int) -> list[NodeState]:
+def _states_of_play(sim: Sim, play: int) -> list[NodeState]:
     return [NodeState(int(sim.node_state[node])) for node in nodes_of_play(sim, play)]
 
 
-def _edges_into(sim: Any, node: int) -> Iterator[tuple[int, Any]]:
+def _edges_into(sim: Sim, node: int) -> Iterator[tuple[int, Any]]:
     """Yield (source, edge) for the edges of the node's play that lead to it."""
     play = int(sim.static[node].play)
     shift = int(sim.plays[play].shift)
@@ -75,16 +75,16 @@ def _edges_into(sim: Any, node: int) -> Iterator[tuple[int, Any]]:
                 yield source, sim.edges[number]
 
 
-def _is_preparation(sim: Any, node: int) -> bool:
+def _is_preparation(sim: Sim, node: int) -> bool:
     return bool(sim.static[node].play == NONE)
 
 
-def _preparation(sim: Any) -> list[int]:
+def _preparation(sim: Sim) -> list[int]:
     begin = int(sim.config[0].prep_begin)
     return list(range(begin, begin + len(sim.prep)))
 
 
-def _turn_has_come(sim: Any, node: int) -> bool:
+def _turn_has_come(sim: Sim, node: int) -> bool:
     """Whether the preparation request before `node` in its lane has completed, and none has failed."""
     number = node - int(sim.config[0].prep_begin)
     first = number == 0 or sim.prep[number - 1].lane != sim.prep[number].lane
@@ -168,13 +168,13 @@ def _all_completed(at: At) -> bool:
 # Phases ---------------------------------------------------------------------------------------------------------------
 
 
-def _servers_settled(sim: Any) -> bool:
+def _servers_settled(sim: Sim) -> bool:
     if any(sim.hosts.copyings > 0) or np.any(sim.node_state == NodeState.DISPATCHED):
         return False
     return not any(requests.engaged(sim, node) for node in _preparation(sim))
 
 
-def _ended(sim: Any, node: int) -> bool:
+def _ended(sim: Sim, node: int) -> bool:
     return int(sim.node_state[node]) not in _WAITING_NODES
 
 
@@ -262,7 +262,7 @@ def _fits(at: At) -> bool:
     return _pages(tokens, size) - int(live.table_len) <= free + idle
 
 
-def _never_fits_idle(sim: Any, request: int, worker: int, config: Any) -> bool:
+def _never_fits_idle(sim: Sim, request: int, worker: int, config: Any) -> bool:
     """Whether SGLang refuses a request on a worker where nothing else runs or holds memory, nor will."""
     record, size = sim.workers[worker], int(config.block_size)
     if config.backend != Backend.SGLANG or record.running > 0 or record.holding > 0:

@@ -17,13 +17,12 @@ that waits there, if any. Aggregated deployments use the queue for that alone.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
+from playproof_spec.deployment import Backend
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
 from playproof_kernel import engines, instances, queues, radix, requests, router, tables, timers
-from playproof_kernel.arrays import NONE, PENDING, WAITING
-from playproof_kernel.deployment import Backend
+from playproof_kernel.arrays import NONE, PENDING, WAITING, Sim
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.requests import Hold, node_of, nodes_of
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
@@ -69,7 +68,7 @@ TREE_ROOM = 8
 
 
 @compiled
-def is_split(sim: Any) -> bool:
+def is_split(sim: Sim) -> bool:
     """Whether the deployment has a prefill and a decode role."""
     return bool(sim.config.shape[0] > 1)
 
@@ -78,13 +77,13 @@ def is_split(sim: Any) -> bool:
 
 
 @compiled
-def _queue(sim: Any, request: int, action: int) -> None:
+def _queue(sim: Sim, request: int, action: int) -> None:
     sim.tickets[request].action = action
     queues.append(sim.actions[sim.workers.shape[0]], sim.tickets, request)
 
 
 @compiled
-def room(sim: Any) -> bool:
+def room(sim: Sim) -> bool:
     """Whether the block tables and radix trees can take one more action or pass end; makes room if it can."""
     if sim.config[0].backend == _SGLANG:
         enough = True
@@ -95,7 +94,7 @@ def room(sim: Any) -> bool:
 
 
 @compiled
-def act(sim: Any) -> None:
+def act(sim: Sim) -> None:
     """Take the action at the head of the queue, which is there."""
     request = queues.take(sim.actions[sim.workers.shape[0]], sim.tickets)
     ticket = sim.tickets[request]
@@ -127,7 +126,7 @@ def act(sim: Any) -> None:
 
 
 @compiled
-def place(sim: Any, request: int) -> int:
+def place(sim: Sim, request: int) -> int:
     """Place `request` on a worker of its role, by the deployment's policy, and return that worker."""
     run = sim.run[0]
     advance(REQUEST_TABLE, sim.request_state, request, _PLACE)
@@ -151,7 +150,7 @@ def place(sim: Any, request: int) -> int:
 
 
 @compiled
-def begin(sim: Any, node: int) -> None:
+def begin(sim: Sim, node: int) -> None:
     """Take in a node that the driver dispatched; a prompt at or over the context limit gets no further than here."""
     if sim.static[node].input >= sim.config[0].context:
         _refuse(sim, node)
@@ -164,7 +163,7 @@ def begin(sim: Any, node: int) -> None:
 
 
 @compiled
-def _refuse(sim: Any, node: int) -> None:
+def _refuse(sim: Sim, node: int) -> None:
     """Refuse a request as the front end of a server does, before any worker hears of it."""
     advance(REQUEST_TABLE, sim.request_state, node, _REJECT)
     sim.live[requests.served(sim, node)].terminal = sim.run[0].now
@@ -174,13 +173,13 @@ def _refuse(sim: Any, node: int) -> None:
 
 
 @compiled
-def _submit(sim: Any, request: int) -> None:
+def _submit(sim: Sim, request: int) -> None:
     advance_handoff(sim, request, _EVENT_SUBMIT)
     engines.enqueue(sim, place(sim, request), request)
 
 
 @compiled
-def _ask(sim: Any, request: int) -> None:
+def _ask(sim: Sim, request: int) -> None:
     """Ask a decode worker for memory; a prompt that can never have it there ends its request."""
     config = sim.config[1]
     node = node_of(sim, request)
@@ -207,7 +206,7 @@ def _ask(sim: Any, request: int) -> None:
 
 
 @compiled
-def reserve_next(sim: Any, worker: int) -> bool:
+def reserve_next(sim: Sim, worker: int) -> bool:
     """Try to reserve memory for the first pending destination of an idle worker, unless that was tried in vain."""
     record = sim.workers[worker]
     if not requests.pending_due(sim, worker):
@@ -238,7 +237,7 @@ def reserve_next(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _transfer(sim: Any, request: int) -> None:
+def _transfer(sim: Sim, request: int) -> None:
     config = sim.config[0]
     node = node_of(sim, request)
     advance_handoff(sim, node, _EVENT_TRANSFER)
@@ -255,7 +254,7 @@ def _transfer(sim: Any, request: int) -> None:
 
 
 @compiled
-def end_transfers(sim: Any) -> bool:
+def end_transfers(sim: Sim) -> bool:
     """End the transfers that are over by now; those of requests that have ended count for nothing."""
     run = sim.run[0]
     changed = False
@@ -269,7 +268,7 @@ def end_transfers(sim: Any) -> bool:
 
 
 @compiled
-def _activate(sim: Any, request: int) -> None:
+def _activate(sim: Sim, request: int) -> None:
     node = node_of(sim, request)
     worker = int(sim.live[request].worker)
     engines.activate(sim, worker, request)
@@ -281,7 +280,7 @@ def _activate(sim: Any, request: int) -> None:
 
 
 @compiled
-def _release(sim: Any, request: int) -> None:
+def _release(sim: Sim, request: int) -> None:
     worker = int(sim.live[request].worker)
     record = sim.workers[worker]
     engines.release_source(sim, worker, request)
@@ -292,7 +291,7 @@ def _release(sim: Any, request: int) -> None:
 
 
 @compiled
-def end_of_pass(sim: Any, worker: int, begin: int) -> None:
+def end_of_pass(sim: Sim, worker: int, begin: int) -> None:
     """Take in the end of a pass of `worker`, whose requests that ended stand on the feedback list from `begin` on.
 
     What a prefill worker finished is held there; what else ended goes on to the driver, as nodes.
@@ -318,14 +317,14 @@ def end_of_pass(sim: Any, worker: int, begin: int) -> None:
 
 
 @compiled
-def _sweep_of(sim: Any, request: int) -> int:
+def _sweep_of(sim: Sim, request: int) -> int:
     if sim.request_state[request] != _FINISHED:
         return 0
     return 1 if sim.static[request].limit == 0 else 2
 
 
 @compiled
-def _end(sim: Any, request: int) -> None:
+def _end(sim: Sim, request: int) -> None:
     """Take in that an engine request ended: its prompt is held, or its node is at its end."""
     node = node_of(sim, request)
     if sim.request_state[request] != _FINISHED:
@@ -342,7 +341,7 @@ def _end(sim: Any, request: int) -> None:
 
 
 @compiled
-def _give_up(sim: Any, node: int) -> None:
+def _give_up(sim: Sim, node: int) -> None:
     """End a logical request that cannot go on, and clean up after it."""
     advance_handoff(sim, node, _EVENT_FAIL)
     sim.live[node + nodes_of(sim)].terminal = sim.run[0].now
@@ -351,7 +350,7 @@ def _give_up(sim: Any, node: int) -> None:
 
 
 @compiled
-def cancel(sim: Any, node: int) -> None:
+def cancel(sim: Sim, node: int) -> None:
     """The client gives up on a dispatched node now; what its request holds goes when its workers are between passes."""
     if is_split(sim):
         advance_handoff(sim, node, _EVENT_CANCEL)
@@ -364,7 +363,7 @@ def cancel(sim: Any, node: int) -> None:
 
 
 @compiled
-def _abandon(sim: Any, request: int) -> None:
+def _abandon(sim: Sim, request: int) -> None:
     """Queue the clean-up of an engine request, in the place of whatever waits to be done for it."""
     ticket = sim.tickets[request]
     state = sim.request_state[request]
@@ -382,7 +381,7 @@ def _abandon(sim: Any, request: int) -> None:
 
 
 @compiled
-def _clean(sim: Any, request: int) -> None:
+def _clean(sim: Sim, request: int) -> None:
     ticket = sim.tickets[request]
     state = sim.request_state[request]
     worker = int(sim.live[request].worker)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from playproof_spec.clock import PassCost, RoleWork, clock_finding
+from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec, TimingKind, WorkerSpec
 from playproof_spec.findings import Finding, Findings, InvalidInput, finding
 from playproof_spec.graph import Graph
 from playproof_spec.units import NS_PER_MS, ns_to_ms
-
-from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec, TimingKind, WorkerSpec
 
 MS_PER_S = 1000.0
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from playproof_spec.machines import BlockEvent, BlockState, HostBlockEvent
 
 from playproof_kernel import pages, router
-from playproof_kernel.arrays import NONE
+from playproof_kernel.arrays import NONE, Sim
 from playproof_kernel.blocks import slot_of
 from playproof_kernel.jit import ONE, compiled, constant, natural
 from playproof_kernel.pages import PAGE, PAGE_BITS
@@ -89,7 +89,7 @@ class Sources(NamedTuple):
 
 
 @compiled
-def pool_of(sim: Any, worker: int) -> HostPool:
+def pool_of(sim: Sim, worker: int) -> HostPool:
     """Return the host pool of `worker`."""
     row, workers = int(sim.hosts[worker].pool), sim.workers.shape[0]
     return HostPool(

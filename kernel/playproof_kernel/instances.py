@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Backend
 from playproof_spec.machines import NodeEvent, NodeState, PlayEvent, PlayState, RequestState
 
 from playproof_kernel import offload, requests
-from playproof_kernel.arrays import NONE
+from playproof_kernel.arrays import NONE, Sim
 from playproof_kernel.blocks import GENERATED, SERIALS_BELOW
-from playproof_kernel.deployment import Backend
 from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.timers import push_timer
 from playproof_kernel.transitions import (
@@ -47,7 +47,7 @@ _SGLANG = constant(Backend.SGLANG)
 
 
 @compiled
-def _is_uncounted(sim: Any, serial: int) -> bool:
+def _is_uncounted(sim: Sim, serial: int) -> bool:
     """Whether the gaps between the tokens of request number `serial` stay out of the log."""
     low, high = 0, sim.uncounted.shape[0]
     while low < high:
@@ -60,57 +60,22 @@ def _is_uncounted(sim: Any, serial: int) -> bool:
 
 
 @compiled
-def _clear_row(sim: Any, row: int, source: int, serial: int, space: int) -> None:
+def _clear_row(sim: Sim, row: int, source: int, serial: int, space: int) -> None:
     """Make an engine request of `row` that has not begun, with what is fixed of that of row `source`."""
     offload.forget(sim, row)
     sim.static[row] = sim.static[source]
-    static, live, ticket = sim.static[row], sim.live[row], sim.tickets[row]
+    sim.live[row] = sim.blank_live[0]
+    sim.tickets[row] = sim.blank_ticket[0]
+    static, live = sim.static[row], sim.live[row]
     static.serial = serial
     static.space = space
     static.uncounted = _is_uncounted(sim, serial)
     renew(REQUEST_TABLE, sim.request_state, row)
-    live.ready = 0
-    live.dispatched = NONE
-    live.first_admit = NONE
-    live.first_token = NONE
-    live.second_token = NONE
-    live.last_token = NONE
-    live.terminal = NONE
-    live.computed = 0
-    live.generated = 0
-    live.table_begin = 0
-    live.prompt_pass = 0
-    live.table_len = 0
-    live.filled = 0
-    live.leaf = 0
-    live.worker = NONE
     live.pending = static.in_degree
-    live.next = NONE
-    live.admissions = 0
-    live.owed = 0
-    ticket.action = 0
-    ticket.next = NONE
-    ticket.hold = 0
-    ticket.order = 0
-    ticket.tried_epoch = NONE
-    ticket.canceled = 0
-    ticket.holder = NONE
-    ticket.first_reused = NONE
-    ticket.most_reused = NONE
-    ticket.overlap = NONE
-    ticket.is_assigned = 0
-    ticket.missing = 0
-    ticket.restorable = 0
-    ticket.cursor = 0
-    ticket.store = NONE
-    ticket.load = NONE
-    ticket.fenced = 0
-    ticket.restored = NONE
-    ticket.asleep = NONE
 
 
 @compiled
-def clear_request(sim: Any, slot: int, source: int, serial: int, space: int) -> None:
+def clear_request(sim: Sim, slot: int, source: int, serial: int, space: int) -> None:
     """Make `slot` a request of node `source` that has not begun, numbered `serial`, in namespace `space`."""
     _clear_row(sim, slot, source, serial, space)
     renew(NODE_TABLE, sim.node_state, slot)
@@ -118,12 +83,7 @@ def clear_request(sim: Any, slot: int, source: int, serial: int, space: int) -> 
         return
     nodes = requests.nodes_of(sim)
     _clear_row(sim, slot + nodes, source + nodes, serial, space)
-    handoff = sim.handoffs[slot]
-    handoff.held = NONE
-    handoff.reserved = NONE
-    handoff.activated = NONE
-    handoff.released = NONE
-    handoff.missing = 0
+    sim.handoffs[slot] = sim.blank_handoff[0]
     if sim.config[0].backend == _SGLANG:
         renew(DESTINATION_FIRST_TABLE, sim.handoff_state, slot)
     else:
@@ -131,7 +91,7 @@ def clear_request(sim: Any, slot: int, source: int, serial: int, space: int) -> 
 
 
 @compiled
-def ask_one_token(sim: Any, slot: int) -> None:
+def ask_one_token(sim: Sim, slot: int) -> None:
     """Let `slot` be a request of the preparation: of no play, for one token."""
     sim.static[slot].play = NONE
     row = slot
@@ -148,14 +108,14 @@ def ask_one_token(sim: Any, slot: int) -> None:
 
 
 @compiled
-def namespace(sim: Any, lane: int, ordinal: int) -> int:
+def namespace(sim: Sim, lane: int, ordinal: int) -> int:
     """Return what is added to the block keys of play `ordinal` of `lane`: no other instance has it (obligation M6)."""
     config = sim.config[0]
     return int((ordinal * config.lanes + lane) * config.key_span)
 
 
 @compiled
-def has_identity(sim: Any, lane: int, ordinal: int) -> bool:
+def has_identity(sim: Sim, lane: int, ordinal: int) -> bool:
     """Whether play `ordinal` of `lane` can have block keys below those of generated blocks, and request numbers."""
     run, config = sim.run[0], sim.config[0]
     # In floats, since the product could overflow; half of what there is makes up for their rounding.
@@ -164,7 +124,7 @@ def has_identity(sim: Any, lane: int, ordinal: int) -> bool:
 
 
 @compiled
-def push_seat(sim: Any, seat: int) -> None:
+def push_seat(sim: Sim, seat: int) -> None:
     """Put a seat, a row of `plays`, on the stack of free ones."""
     run = sim.run[0]
     sim.plays[seat].next = run.seat
@@ -173,7 +133,7 @@ def push_seat(sim: Any, seat: int) -> None:
 
 
 @compiled
-def take_seat(sim: Any, lane: int) -> int:
+def take_seat(sim: Sim, lane: int) -> int:
     """Give the play at the corpus' cursor a free seat as the next play of `lane`, and return the seat.
 
     Writes the seat's slots and its play record.
@@ -181,31 +141,20 @@ def take_seat(sim: Any, lane: int) -> int:
     run, config = sim.run[0], sim.config[0]
     seat = int(run.seat)
     play = sim.plays[seat]
-    run.seat = play.next
+    run.seat, shift = play.next, play.shift
     run.seats -= 1
     source = run.instances % config.corpus_plays
     first = sim.plays[source].node_begin
     count = sim.plays[source].node_end - first
     renew(PLAY_TABLE, sim.play_state, seat)
-    play.start = NONE
-    play.first_dispatch = NONE
-    play.last_terminal = NONE
-    play.settled = NONE
-    play.node_begin = play.shift
-    play.node_end = play.shift + count
+    sim.plays[seat] = sim.blank_play[0]
+    play.shift = shift
+    play.node_begin = shift
+    play.node_end = shift + count
     play.lane = lane
-    play.in_flight = 0
-    play.completed = 0
-    play.failed_node = NONE
-    play.failed_at = NONE
-    play.failed_outcome = NONE
     play.source = source
     play.instance = run.instances
     play.ordinal = sim.lanes[lane].plays
-    play.idle_since = NONE
-    play.earliest = NONE
-    play.unsettled = 0
-    play.expired = 0
     run.instances += 1
     run.occupied += 1
     space = namespace(sim, lane, play.ordinal)
@@ -219,7 +168,7 @@ def take_seat(sim: Any, lane: int) -> int:
 
 
 @compiled
-def cut(sim: Any, seat: int, kept: Any) -> None:
+def cut(sim: Sim, seat: int, kept: Any) -> None:
     """Make history of what the recording had begun before the cut: its edges have fired, its nodes are over.
 
     `kept` are the records of `KEPT` of the corpus' nodes in this seat.
@@ -236,7 +185,7 @@ def cut(sim: Any, seat: int, kept: Any) -> None:
 
 
 @compiled
-def begin(sim: Any, seat: int) -> None:
+def begin(sim: Sim, seat: int) -> None:
     """Start the play in `seat` at the current instant: requests that wait for nothing but time get their timers."""
     now = sim.run[0].now
     play = sim.plays[seat]
@@ -252,7 +201,7 @@ def begin(sim: Any, seat: int) -> None:
 
 
 @compiled
-def earliest_timer(sim: Any, seat: int) -> int:
+def earliest_timer(sim: Sim, seat: int) -> int:
     """Return the earliest timer of a play with nothing in flight, NONE if it has none; kept until it dispatches."""
     play = sim.plays[seat]
     if play.earliest == NONE:
@@ -267,7 +216,7 @@ def earliest_timer(sim: Any, seat: int) -> int:
 
 
 @compiled
-def end_request(sim: Any, node: int) -> None:
+def end_request(sim: Sim, node: int) -> None:
     """Take in that `node` ended for its client: its result goes to the log once engines hold nothing of it."""
     if requests.engaged(sim, node):
         count_unsettled(sim, node, ONE)
@@ -276,7 +225,7 @@ def end_request(sim: Any, node: int) -> None:
 
 
 @compiled
-def count_unsettled(sim: Any, node: int, by: int) -> None:
+def count_unsettled(sim: Sim, node: int, by: int) -> None:
     """Count `node` among the requests that are over for their client and held by engines, or (-1) no more."""
     sim.run[0].unsettled += by
     if sim.static[node].play != NONE:
@@ -284,7 +233,7 @@ def count_unsettled(sim: Any, node: int, by: int) -> None:
 
 
 @compiled
-def settle_request(sim: Any, node: int) -> None:
+def settle_request(sim: Sim, node: int) -> None:
     """Take in that engines let go of something of `node`; if that was all, and its client is done, it has settled."""
     if sim.node_state[node] > _DISPATCHED and not requests.engaged(sim, node):
         count_unsettled(sim, node, -ONE)
@@ -297,7 +246,7 @@ def settle_request(sim: Any, node: int) -> None:
 
 
 @compiled
-def _note_settled(sim: Any, node: int) -> None:
+def _note_settled(sim: Sim, node: int) -> None:
     if sim.static[node].play == NONE:
         sim.prep[node - sim.config[0].prep_begin].settled = sim.run[0].now
     else:
@@ -305,7 +254,7 @@ def _note_settled(sim: Any, node: int) -> None:
 
 
 @compiled
-def note_result(sim: Any, node: int) -> None:
+def note_result(sim: Sim, node: int) -> None:
     """Write a request that is over to the log of results."""
     run = sim.run[0]
     static, live, ticket = sim.static[node], sim.live[node], sim.tickets[node]
@@ -350,7 +299,7 @@ def note_result(sim: Any, node: int) -> None:
 
 
 @compiled
-def note_end(sim: Any, seat: int) -> None:
+def note_end(sim: Sim, seat: int) -> None:
     """Write a play that has ended, or that the run ends with, to the log of plays."""
     run = sim.run[0]
     play = sim.plays[seat]
@@ -376,7 +325,7 @@ def note_end(sim: Any, seat: int) -> None:
 
 
 @compiled
-def leave_seat(sim: Any, seat: int) -> None:
+def leave_seat(sim: Sim, seat: int) -> None:
     """Note the end of a play that has settled, its server work included, and free its seat."""
     sim.plays[seat].settled = sim.run[0].now
     note_end(sim, seat)
@@ -384,7 +333,7 @@ def leave_seat(sim: Any, seat: int) -> None:
 
 
 @compiled
-def note_admissions(sim: Any) -> None:
+def note_admissions(sim: Sim) -> None:
     """Take note of the admissions logged since the last call, and name the request in them instead of its slot."""
     run = sim.run[0]
     nodes = requests.nodes_of(sim)

@@ -27,13 +27,11 @@ stores first, and then in the order of their submission.
 
 from __future__ import annotations
 
-from typing import Any
-
 from playproof_spec.machines import TransferEvent, TransferState
-from playproof_spec.units import HORIZON_NS
+from playproof_spec.units import HORIZON_NS, NS_PER_S
 
 from playproof_kernel import queues
-from playproof_kernel.arrays import D2H, ENDED_COPIES, H2D, NONE, STORES
+from playproof_kernel.arrays import D2H, ENDED_COPIES, H2D, NONE, STORES, Sim
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.timers import sooner
 from playproof_kernel.transitions import COPYING_TABLE, advance
@@ -43,11 +41,11 @@ _MOVING = constant(TransferState.MOVING)
 
 # Added before an end is cut to whole nanoseconds: a half, and a little so that exact halves are no boundary.
 _ROUNDING = 0.5 + 2.0**-10
-_NS_PER_S = 1e9
+_NS_PER_S = float(NS_PER_S)
 
 
 @compiled
-def submit(sim: Any, pool: int, row: int, direction: int, ready: int) -> None:
+def submit(sim: Sim, pool: int, row: int, direction: int, ready: int) -> None:
     """Add a copy whose first byte moves at `ready`; `step` lets it begin when that is now."""
     copying = sim.copyings[row]
     copying.ready = ready
@@ -57,7 +55,7 @@ def submit(sim: Any, pool: int, row: int, direction: int, ready: int) -> None:
 
 
 @compiled
-def drop(sim: Any, pool: int, row: int, direction: int, now: int) -> None:
+def drop(sim: Sim, pool: int, row: int, direction: int, now: int) -> None:
     """Take a copy that is under way out; what it leaves is shared anew."""
     _move(sim, pool, now)
     if sim.copying_state[row] == _MOVING:
@@ -67,7 +65,7 @@ def drop(sim: Any, pool: int, row: int, direction: int, now: int) -> None:
 
 
 @compiled
-def step(sim: Any, pool: int, now: int) -> None:
+def step(sim: Sim, pool: int, now: int) -> None:
     """Take the event that is due at `now`: copies that end are left in the pool's queue `ENDED_COPIES`, in order."""
     _move(sim, pool, now)
     _settle(sim, pool, D2H, now)
@@ -76,7 +74,7 @@ def step(sim: Any, pool: int, now: int) -> None:
 
 
 @compiled
-def _move(sim: Any, pool: int, now: int) -> None:
+def _move(sim: Sim, pool: int, now: int) -> None:
     """Let the copies that move do so until `now`."""
     record = sim.hosts[pool]
     elapsed = now - record.advanced
@@ -101,7 +99,7 @@ def _move(sim: Any, pool: int, now: int) -> None:
 
 
 @compiled
-def _settle(sim: Any, pool: int, direction: int, now: int) -> None:
+def _settle(sim: Sim, pool: int, direction: int, now: int) -> None:
     """End the copies of one direction that are due, and let those begin whose first byte is."""
     queue = sim.queues[pool, STORES + direction]
     unbounded = sim.hosts[pool].pool_bytes_per_second[direction] == 0.0
@@ -131,7 +129,7 @@ def _settle(sim: Any, pool: int, direction: int, now: int) -> None:
 
 
 @compiled
-def _fill(sim: Any, pool: int, direction: int) -> None:
+def _fill(sim: Sim, pool: int, direction: int) -> None:
     """Give every worker of the pool the rate of each of its moving copies, bytes per ns.
 
     Workers whose links are full at the level that the pool allows the others are given their link's rate, over and over
@@ -166,7 +164,7 @@ def _fill(sim: Any, pool: int, direction: int) -> None:
 
 
 @compiled
-def _share(sim: Any, pool: int, now: int) -> None:
+def _share(sim: Sim, pool: int, now: int) -> None:
     """Take all rates anew, and with them the ends of what moves and the pool's next event."""
     due = NONE
     for direction in range(2):

@@ -14,7 +14,7 @@ from typing import Any
 from playproof_spec.machines import NodeEvent, NodeState, PlayEvent, PlayState, RequestEvent, RequestState
 
 from playproof_kernel import driver, instances, queues, requests
-from playproof_kernel.arrays import NONE, WAITING
+from playproof_kernel.arrays import NONE, WAITING, Sim
 from playproof_kernel.jit import ZERO, compiled_entry, constant
 from playproof_kernel.timers import drop_dead
 from playproof_kernel.transitions import NODE_TABLE, PLAY_TABLE, REQUEST_TABLE, advance, renew
@@ -28,7 +28,7 @@ _ACTIVE, _DEADLINE = constant(PlayState.ACTIVE), constant(PlayEvent.DEADLINE)
 
 
 @compiled_entry
-def arrive(sim: Any, slot: int, serial: int) -> None:
+def arrive(sim: Sim, slot: int, serial: int) -> None:
     """Let a request begin in `slot`, whose last one is over, as a play of its own that is due now.
 
     What is fixed of it (lengths, block keys) stands in ``sim.static[slot]`` already.
@@ -47,7 +47,7 @@ def arrive(sim: Any, slot: int, serial: int) -> None:
 
 
 @compiled_entry
-def hand_over(sim: Any, placed: Any) -> int:
+def hand_over(sim: Sim, placed: Any) -> int:
     """Take every request off the workers' queues, and return how many those were.
 
     They are written to `placed` (Int64, shape (requests,)), worker by worker, and go on waiting for `take_end`.
@@ -62,7 +62,7 @@ def hand_over(sim: Any, placed: Any) -> int:
 
 
 @compiled_entry
-def take_end(sim: Any, node: int, outcome: int, reused: int) -> bool:
+def take_end(sim: Sim, node: int, outcome: int, reused: int) -> bool:
     """Take in that the request of `node` ended outside as `outcome`, a `RequestState`; the driver hears of it next.
 
     Its times and tokens stand in ``sim.live[node]`` already. `reused` are the prompt tokens found in cache, NONE if
@@ -91,7 +91,7 @@ def take_end(sim: Any, node: int, outcome: int, reused: int) -> bool:
 
 
 @compiled_entry
-def close_admission(sim: Any) -> None:
+def close_admission(sim: Sim) -> None:
     """Issue nothing any more in a finite run: what has not been dispatched by now never will be.
 
     Plays all of whose requests had been issued may still complete; plays that had not begun stay as they are.
@@ -116,7 +116,7 @@ def close_admission(sim: Any) -> None:
 
 
 @compiled_entry
-def close_plays(sim: Any) -> None:
+def close_plays(sim: Sim) -> None:
     """Let every play with requests under way end incomplete: what comes now is that they are given up."""
     for number in range(sim.plays.shape[0]):
         if sim.play_state[number] == _ACTIVE and sim.plays[number].in_flight > 0:

@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from playproof_spec.certificate import ProvenGraph
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_spec.digest import graph_digest
+from playproof_spec.ledger import Ledger
 from playproof_spec.machines import NodeState, PhaseState, RequestState
 
 from playproof_kernel import controlled, driver, live, loop
-from playproof_kernel.arrays import HEAP, NONE, PLAY, RUN, records
+from playproof_kernel.arrays import NONE, Heap, Play, Run
 from playproof_kernel.controlled import ControlledLedger, Drain
-from playproof_kernel.deployment import DeploymentSpec, LoadSpec, WorkerSpec
-from playproof_kernel.ledger import Ledger
+from playproof_kernel.records import records
 from playproof_kernel.simulate import SLICE, ReplayFault, ledger_of, new_sim, with_room
-from playproof_kernel.translation import compile_checked
+from playproof_kernel.translation import compile_checked, settings_of
 
 Int64 = npt.NDArray[np.int64]
 
@@ -119,15 +120,9 @@ class LiveDriver:
             self._sim, self._cuts = controlled.start_controlled(graph, self._digest, deployment, load)
             self._drain = Drain(graph, capture)
         else:
-            compiled = compile_checked(
-                graph,
-                proven.certificate.graph_digest,
-                block_size=graph.block_size,
-                blocks=1,
-                context=context,
-                lanes=load.lanes is not None,
-                speedup=load.speedup,
-            )
+            # A server's caches are its own: blocks have no namespaces here.
+            settings = settings_of(deployment, load)._replace(play_scope=False)
+            compiled = compile_checked(graph, proven.certificate.graph_digest, settings)
             self._sim = new_sim(compiled, deployment, load)
             driver.start(self._sim)
         self._sim = self._sim._replace(running=np.zeros((workers, 0), np.int64))
@@ -145,7 +140,7 @@ class LiveDriver:
         loop.run(self._sim, 0)
         live.hand_over(self._sim, self._placed)
         live.take_end(self._sim, 0, int(RequestState.FAILED), int(NONE))
-        empty = self._sim._replace(plays=records(0, PLAY), run=records(1, RUN))
+        empty = self._sim._replace(plays=records(0, Play), run=records(1, Run))
         live.close_admission(empty)
         live.close_plays(empty)
 
@@ -295,7 +290,7 @@ class LiveDriver:
         slots = sorted(self._out)
         self._gave_up += len(slots)
         live.close_plays(self._sim)
-        cancellations = records(len(slots), HEAP)
+        cancellations = records(len(slots), Heap)
         cancellations.time = self._sim.run[0].now
         cancellations.node = slots
         self._sim = self._sim._replace(cancellations=cancellations)

@@ -13,15 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec
 from playproof_spec.machines import BlockState, NodeState, RequestState
 
 from playproof_kernel import live, loop
-from playproof_kernel.arrays import EDGE, HEAP, KEYS, NONE, STATIC, Sim, records
+from playproof_kernel.arrays import NONE, Edge, Heap, Keys, Sim, Static
 from playproof_kernel.blocks import GENERATED, SERIALS_BELOW
 from playproof_kernel.chains import Chains
 from playproof_kernel.compiled import CompiledGraph
-from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec
 from playproof_kernel.pages import PAGE
+from playproof_kernel.records import records
 from playproof_kernel.simulate import SLICE, grown, new_sim, with_room
 
 _DISPATCHED, _NOT_YET = int(NodeState.DISPATCHED), int(NONE)
@@ -91,13 +92,13 @@ class LiveEngine:
         self._sglang = worker.backend == Backend.SGLANG
         self._block_size = worker.block_size
         slots = worker.max_sequences + SLOTS
-        static = records(slots, STATIC)
+        static = records(slots, Static)
         static.table_size = worker.blocks
         static.source = static.play = np.arange(slots)
         graph = CompiledGraph(
             static=static,
-            edges=records(0, EDGE),
-            keys=records(4 * slots, KEYS),
+            edges=records(0, Edge),
+            keys=records(4 * slots, Keys),
             play_begin=np.arange(slots + 1),
             play_nodes=np.arange(slots),
             key_stride=1,
@@ -216,7 +217,7 @@ class LiveEngine:
         begin = self._room_for_keys(len(runs))
         keys, number = self._sim.keys, 0
         for place, (first, count) in enumerate(runs, begin):
-            keys[place].first, keys[place]["count"], keys[place].begin = first, count, number
+            keys.first[place], keys["count"][place], keys.begin[place] = first, count, number
             number += count
         self._keys_used = begin + len(runs)
         static = self._sim.static[slot]
@@ -238,7 +239,7 @@ class LiveEngine:
         self._canceled.append(slot)
 
     def _cancel_now(self) -> None:
-        cancellations = records(len(self._canceled), HEAP)
+        cancellations = records(len(self._canceled), Heap)
         cancellations.time = self._sim.run[0].now
         cancellations.node = self._canceled
         self._sim = self._sim._replace(cancellations=cancellations)
@@ -319,7 +320,7 @@ class LiveEngine:
         sim, retained = self._sim, self._retained()
         sizes = sim.static.key_end[retained] - sim.static.key_begin[retained]
         used = int(sizes.sum())
-        keys = records(max(len(sim.keys), 2 * (used + number)), KEYS)
+        keys = records(max(len(sim.keys), 2 * (used + number)), Keys)
         at = 0
         for slot, size in zip(retained, sizes.tolist(), strict=True):
             begin = int(sim.static[slot].key_begin)

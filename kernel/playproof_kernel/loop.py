@@ -11,9 +11,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from playproof_spec.deployment import Backend
+
 from playproof_kernel import driver, engines, handoff, instances, offload, passes, phases, radix, tables, timers
-from playproof_kernel.arrays import ASIDE, NONE, PENDING, READY, WAITING
-from playproof_kernel.deployment import Backend
+from playproof_kernel.arrays import ASIDE, NONE, PENDING, READY, WAITING, Sim
 from playproof_kernel.jit import compiled, compiled_entry, constant
 from playproof_kernel.timers import sooner
 
@@ -52,31 +53,34 @@ _SGLANG = constant(Backend.SGLANG)
 
 
 @compiled
-def _end_pass(sim: Any, worker: int) -> None:
+def _end_pass(sim: Sim, worker: int) -> None:
     begin = sim.run[0].feedback
     engines.apply_passes(sim, worker, sim.workers[worker].macro)
     handoff.end_of_pass(sim, worker, begin)
 
 
 @compiled
-def _end_passes(sim: Any) -> int:
+def _end_passes(sim: Sim) -> int:
     run = sim.run[0]
     # What `_next_instant` saw holds until this instant's first turn.
     if sim.hosts.shape[0] > 0 and (run.scanned != 0 or NONE != run.copies_due <= run.now):
         _end_copies(sim)
     for worker in range(sim.workers.shape[0]):
+        if sim.hosts.shape[0] > 0:
+            # A pass that ended before it in the order may have made copies that took no time.
+            _stir(sim, worker, True)
         if sim.workers[worker].pass_end == run.now:
             if handoff.is_split(sim) and not handoff.room(sim):
                 return _no_room(sim)
             _end_pass(sim, worker)
             run.changed = 1
-    if sim.hosts.shape[0] > 0:
-        _stir(sim)
+    for worker in range(sim.hosts.shape[0]):
+        _stir(sim, worker, False)
     return _DONE
 
 
 @compiled
-def _end_copies(sim: Any) -> None:
+def _end_copies(sim: Sim) -> None:
     """End the copies that are due: of a shared pool for all of its workers, else of idle ones.
 
     A worker in a pass hears of its own at the pass's end; a macro-step ends with that pass if anybody waits for it.
@@ -90,13 +94,14 @@ def _end_copies(sim: Any) -> None:
             offload.end_copies(sim, worker, run.now)
             run.changed = 1
         elif _awaits_copies(sim, worker):
-            engines.interrupt(sim, worker)
+            _cut(sim, worker)
             run.changed = 1
-    _stir(sim)
+    for worker in range(sim.hosts.shape[0]):
+        _stir(sim, worker, True)
 
 
 @compiled
-def _awaits_copies(sim: Any, worker: int) -> bool:
+def _awaits_copies(sim: Sim, worker: int) -> bool:
     """Whether `worker` is in a macro-step while a request, or a destination, waits for the end of some copy."""
     if sim.workers[worker].macro <= 1:
         return False
@@ -104,18 +109,42 @@ def _awaits_copies(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _stir(sim: Any) -> None:
-    """Cut the macro-steps of workers whose host pool heard of ends that matter to them."""
-    for worker in range(sim.hosts.shape[0]):
-        record = sim.workers[worker]
-        if sim.hosts[worker].stirred != 0 and record.pass_end != NONE:
-            sim.hosts[worker].stirred = 0
-            if record.pass_end != sim.run[0].now and offload.ends_matter(sim, worker):
-                engines.interrupt(sim, worker)
+def _stir(sim: Sim, worker: int, in_turn: bool) -> None:
+    """Cut the macro-step of `worker` if its host pool heard of ends that matter to it.
+
+    `in_turn` says that the worker's pass end is still to come at this instant, if there is one.
+    """
+    record = sim.workers[worker]
+    if sim.hosts[worker].stirred == 0 or record.pass_end == NONE:
+        return
+    sim.hosts[worker].stirred = 0
+    if record.pass_end != sim.run[0].now and offload.ends_matter(sim, worker):
+        if in_turn:
+            _cut(sim, worker)
+        else:
+            engines.interrupt(sim, worker)
 
 
 @compiled
-def _try_stirred(sim: Any) -> None:
+def _cut(sim: Sim, worker: int) -> None:
+    """Cut the macro-step of `worker` before the ends of passes at this instant.
+
+    If one of its own passes ends now, the step ends with that, in its turn among the others and with all that the end
+    of a pass brings about: a destination that waits is tried.
+    """
+    record = sim.workers[worker]
+    if record.macro <= 1:
+        return
+    number, end = passes.done(sim, worker)
+    if number > 0 and end == sim.run[0].now and sim.run[0].scanned == 0:
+        record.macro = number
+        record.pass_end = end
+    else:
+        engines.interrupt(sim, worker)
+
+
+@compiled
+def _try_stirred(sim: Sim) -> None:
     """Try a pending destination where nothing but the end of copies made an idle worker look up at this instant."""
     run = sim.run[0]
     for worker in range(sim.hosts.shape[0]):
@@ -127,12 +156,12 @@ def _try_stirred(sim: Any) -> None:
 
 
 @compiled
-def _no_room(sim: Any) -> int:
+def _no_room(sim: Sim) -> int:
     return _TREE if sim.config[0].backend == _SGLANG else _ARENA
 
 
 @compiled
-def _cancel_due(sim: Any) -> None:
+def _cancel_due(sim: Sim) -> None:
     run = sim.run[0]
     while run.next_cancellation < sim.cancellations.shape[0]:
         entry = sim.cancellations[run.next_cancellation]
@@ -145,7 +174,7 @@ def _cancel_due(sim: Any) -> None:
 
 
 @compiled
-def _dispatch_due(sim: Any) -> None:
+def _dispatch_due(sim: Sim) -> None:
     run = sim.run[0]
     while timers.is_due(sim):
         node = timers.pop_timer(sim)
@@ -155,7 +184,7 @@ def _dispatch_due(sim: Any) -> None:
 
 
 @compiled
-def _act(sim: Any) -> int:
+def _act(sim: Sim) -> int:
     run = sim.run[0]
     while sim.actions[sim.workers.shape[0]].head != NONE:
         if not handoff.room(sim):
@@ -166,7 +195,7 @@ def _act(sim: Any) -> int:
 
 
 @compiled
-def _room(sim: Any, worker: int) -> int:
+def _room(sim: Sim, worker: int) -> int:
     """Check that the logs, the arena and the trees can take one more pass of `worker`."""
     run = sim.run[0]
     sequences = sim.running.shape[1]
@@ -181,7 +210,7 @@ def _room(sim: Any, worker: int) -> int:
 
 
 @compiled
-def _room_of_controls(sim: Any) -> int:
+def _room_of_controls(sim: Sim) -> int:
     """Check that the logs of the run controls, and the free seats, can take one more turn."""
     run, lanes = sim.run[0], sim.config[0].lanes
     short = sim.results.shape[0] - run.results < sim.node_state.shape[0]
@@ -193,7 +222,7 @@ def _room_of_controls(sim: Any) -> int:
 
 
 @compiled
-def _queued(sim: Any, worker: int) -> bool:
+def _queued(sim: Sim, worker: int) -> bool:
     if sim.hosts.shape[0] > 0 and offload.some_awake(sim, worker):
         return True
     if sim.workers[worker].prepared != 0:
@@ -202,7 +231,7 @@ def _queued(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _first_startable(sim: Any, role: int) -> int:
+def _first_startable(sim: Sim, role: int) -> int:
     """Return the first idle worker of `role` with work that was not tried in vain at this instant, or NONE."""
     config = sim.config[role]
     for worker in range(config.first_worker, config.first_worker + config.workers):
@@ -214,7 +243,7 @@ def _first_startable(sim: Any, role: int) -> int:
 
 
 @compiled
-def _start_passes(sim: Any, role: int) -> int:
+def _start_passes(sim: Sim, role: int) -> int:
     """Start passes on idle workers of `role` with work: the first of them, one pass, then look again from the first."""
     run = sim.run[0]
     while True:
@@ -239,7 +268,7 @@ def _start_passes(sim: Any, role: int) -> int:
 
 
 @compiled
-def _turn(sim: Any) -> int:
+def _turn(sim: Sim) -> int:
     """Take the steps of one turn, from where the last call stopped; anything but DONE means: make room, call again.
 
     Most steps of most turns have nothing to do. Finding that out here spares a call, which would copy all of `sim`.
@@ -297,7 +326,7 @@ def _turn(sim: Any) -> int:
 
 
 @compiled
-def _next_instant(sim: Any) -> int:
+def _next_instant(sim: Sim) -> int:
     run = sim.run[0]
     time = timers.next_timer(sim)
     for worker in range(sim.workers.shape[0]):
@@ -319,14 +348,14 @@ def _next_instant(sim: Any) -> int:
 
 
 @compiled
-def _cut_macro_steps(sim: Any) -> None:
+def _cut_macro_steps(sim: Sim) -> None:
     """Let passes that have ended by now count."""
     for worker in range(sim.workers.shape[0]):
-        engines.interrupt(sim, worker)
+        _cut(sim, worker)
 
 
 @compiled_entry
-def run(sim: Any, instants: int) -> int:
+def run(sim: Sim, instants: int) -> int:
     """Run until the end, or for `instants` instants, or until something wants room; returns a `Stop`."""
     state = sim.run[0]
     for _ in range(instants):
@@ -354,7 +383,7 @@ def run(sim: Any, instants: int) -> int:
 
 
 @compiled_entry
-def rehash_gaps(sim: Any, used: Any) -> None:
+def rehash_gaps(sim: Sim, used: Any) -> None:
     """Enter `used`, the gaps of the table before it grew, into the larger, empty table of `sim`."""
     sim.run[0].gaps = 0
     for entry in range(used.shape[0]):

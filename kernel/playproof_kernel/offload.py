@@ -18,8 +18,6 @@ once any copy of the pool has ended. A busy worker hears of such ends at the end
 
 from __future__ import annotations
 
-from typing import Any
-
 from playproof_spec.machines import RequestEvent, TransferEvent
 from playproof_spec.units import HORIZON_NS
 
@@ -36,6 +34,7 @@ from playproof_kernel.arrays import (
     RETURNING,
     STORES,
     WAITING,
+    Sim,
 )
 from playproof_kernel.jit import ZERO, compiled, constant, natural
 from playproof_kernel.pages import PAGE_BITS
@@ -53,13 +52,13 @@ _END = constant(1 << 31)
 
 
 @compiled
-def is_used(sim: Any, worker: int) -> bool:
+def is_used(sim: Sim, worker: int) -> bool:
     """Whether `worker` has host memory."""
     return bool(config_of(sim, worker).host != 0)
 
 
 @compiled
-def is_shared(sim: Any, worker: int) -> bool:
+def is_shared(sim: Sim, worker: int) -> bool:
     """Whether `worker`, which has host memory, shares it."""
     return bool(sim.hosts[worker].shared != 0)
 
@@ -68,7 +67,7 @@ def is_shared(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _new_copying(sim: Any, worker: int, request: int) -> int:
+def _new_copying(sim: Sim, worker: int, request: int) -> int:
     record = sim.hosts[worker]
     if record.copyings_spare != NONE:
         row = int(record.copyings_spare)
@@ -88,7 +87,7 @@ def _new_copying(sim: Any, worker: int, request: int) -> int:
 
 
 @compiled
-def _give_back(sim: Any, row: int) -> None:
+def _give_back(sim: Sim, row: int) -> None:
     record = sim.hosts[sim.copyings[row].worker]
     record.copyings -= 1
     sim.copyings[row].next = record.copyings_spare
@@ -96,7 +95,7 @@ def _give_back(sim: Any, row: int) -> None:
 
 
 @compiled
-def _submit(sim: Any, row: int, direction: int, may_start: int) -> None:
+def _submit(sim: Sim, row: int, direction: int, may_start: int) -> None:
     """Let a copy begin as soon as its link or its pool lets it, not before `may_start` and the latency."""
     copying = sim.copyings[row]
     worker = int(copying.worker)
@@ -118,7 +117,7 @@ def _submit(sim: Any, row: int, direction: int, may_start: int) -> None:
 
 
 @compiled
-def next_end(sim: Any, worker: int) -> int:
+def next_end(sim: Sim, worker: int) -> int:
     """Return the instant of the next event of the links to the pool of `worker`, or NONE.
 
     That is the end of a copy, or, in a shared pool, also the first byte of one.
@@ -128,7 +127,7 @@ def next_end(sim: Any, worker: int) -> int:
 
 
 @compiled
-def _find_due(sim: Any, worker: int) -> None:
+def _find_due(sim: Sim, worker: int) -> None:
     """Find out anew when the next copy of a private pool ends."""
     store, load = sim.queues[worker, STORES].head, sim.queues[worker, LOADS].head
     end = NONE if store == NONE else int(sim.copyings[store].end)
@@ -136,7 +135,7 @@ def _find_due(sim: Any, worker: int) -> None:
 
 
 @compiled
-def end_copies(sim: Any, worker: int, now: int) -> bool:
+def end_copies(sim: Sim, worker: int, now: int) -> bool:
     """End every copy of the pool of `worker` that is due at `now`, stores before loads of one instant.
 
     Returns
@@ -165,7 +164,7 @@ def end_copies(sim: Any, worker: int, now: int) -> bool:
 
 
 @compiled
-def _end_shared(sim: Any, pool: int, now: int) -> bool:
+def _end_shared(sim: Sim, pool: int, now: int) -> bool:
     ended = sim.queues[pool, ENDED_COPIES]
     any_ended = False
     while sim.hosts[pool].due != NONE and sim.hosts[pool].due <= now:
@@ -181,7 +180,7 @@ def _end_shared(sim: Any, pool: int, now: int) -> bool:
 
 
 @compiled
-def _end(sim: Any, row: int) -> None:
+def _end(sim: Sim, row: int) -> None:
     """A copy is at its end: what it brought is there, and what it read is free of it."""
     worker = int(sim.copyings[row].worker)
     if sim.tickets[sim.copyings[row].request].load == row:
@@ -195,7 +194,7 @@ def _end(sim: Any, row: int) -> None:
 
 
 @compiled
-def _end_store(sim: Any, row: int) -> bool:
+def _end_store(sim: Sim, row: int) -> bool:
     """End a store; False when it still keeps its G1 copies, linked by ``sim.kept`` from ``copying.first`` on."""
     copying = sim.copyings[row]
     worker = int(copying.worker)
@@ -222,7 +221,7 @@ def _end_store(sim: Any, row: int) -> bool:
 
 
 @compiled
-def _keep(sim: Any, worker: int, row: int) -> None:
+def _keep(sim: Sim, worker: int, row: int) -> None:
     """Chain the G1 copies that a store has read, from the last block to the first, from ``copying.first`` on."""
     copying = sim.copyings[row]
     pool = host.pool_of(sim, worker)
@@ -240,7 +239,7 @@ def _keep(sim: Any, worker: int, row: int) -> None:
 
 
 @compiled
-def return_copies(sim: Any, worker: int, until: int) -> None:
+def return_copies(sim: Sim, worker: int, until: int) -> None:
     """Let go of the G1 copies that stores which ended by `until` have kept, the last block of each store first."""
     returning = sim.queues[worker, RETURNING]
     pool = blocks.pool_of(sim, worker)
@@ -256,7 +255,7 @@ def return_copies(sim: Any, worker: int, until: int) -> None:
 
 
 @compiled
-def _end_load(sim: Any, row: int) -> None:
+def _end_load(sim: Sim, row: int) -> None:
     copying = sim.copyings[row]
     request, worker = int(copying.request), int(copying.worker)
     _unpin_all(sim, row)
@@ -267,7 +266,7 @@ def _end_load(sim: Any, row: int) -> None:
 
 
 @compiled
-def _unpin_all(sim: Any, row: int) -> None:
+def _unpin_all(sim: Sim, row: int) -> None:
     copying = sim.copyings[row]
     worker = int(copying.worker)
     static = sim.static[copying.request]
@@ -280,7 +279,7 @@ def _unpin_all(sim: Any, row: int) -> None:
 
 
 @compiled
-def at_pass_end(sim: Any, worker: int, now: int) -> None:
+def at_pass_end(sim: Sim, worker: int, now: int) -> None:
     """Hear of copies that ended during the pass, and submit the stores that it prepared."""
     end_copies(sim, worker, now)
     _store_behind_fence(sim, worker)
@@ -293,7 +292,7 @@ def at_pass_end(sim: Any, worker: int, now: int) -> None:
 
 
 @compiled
-def _store_behind_fence(sim: Any, worker: int) -> None:
+def _store_behind_fence(sim: Sim, worker: int) -> None:
     """At a pass's end, prepare stores of what requests that end computed behind its fence: no later pass will do that.
 
     What the fence waited for has ended by now.
@@ -314,7 +313,7 @@ def _store_behind_fence(sim: Any, worker: int) -> None:
 
 
 @compiled
-def begin_pass(sim: Any, worker: int) -> None:
+def begin_pass(sim: Sim, worker: int) -> None:
     """Nothing holds the pass to be scheduled back yet."""
     record = sim.hosts[worker]
     record.fence = sim.run[0].now
@@ -322,7 +321,7 @@ def begin_pass(sim: Any, worker: int) -> None:
 
 
 @compiled
-def prepare_stores(sim: Any, worker: int, scheduled: int) -> None:
+def prepare_stores(sim: Sim, worker: int, scheduled: int) -> None:
     """Prepare stores for the first `scheduled` of the running requests, those of the pass."""
     for i in range(scheduled):
         request = int(sim.running[worker, i])
@@ -333,7 +332,7 @@ def prepare_stores(sim: Any, worker: int, scheduled: int) -> None:
 
 
 @compiled
-def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
+def _prepare_store(sim: Sim, worker: int, request: int, end: int) -> None:
     """Prepare a store of what the host lacks of the blocks of `request` from its cursor to `end`."""
     record, ticket = sim.hosts[worker], sim.tickets[request]
     pool = host.pool_of(sim, worker)
@@ -375,7 +374,7 @@ def _prepare_store(sim: Any, worker: int, request: int, end: int) -> None:
 
 
 @compiled
-def _sources(sim: Any, worker: int, entry: int, number: int) -> host.Sources:
+def _sources(sim: Sim, worker: int, entry: int, number: int) -> host.Sources:
     """Return the `number` G1 copies in the arena from `entry` on."""
     return host.Sources(
         sim.arena[entry : entry + number],
@@ -387,7 +386,7 @@ def _sources(sim: Any, worker: int, entry: int, number: int) -> host.Sources:
 
 
 @compiled
-def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple[int, int, bool]:
+def _examine(sim: Sim, worker: int, request: int, begin: int, end: int) -> tuple[int, int, bool]:
     """Look at the blocks of `request` from `begin` to `end`; returns as `host.examine` does."""
     static, live = sim.static[request], sim.live[request]
     stride = config_of(sim, worker).key_stride
@@ -406,7 +405,7 @@ def _examine(sim: Any, worker: int, request: int, begin: int, end: int) -> tuple
 
 
 @compiled
-def _use_all(sim: Any, worker: int, request: int) -> None:
+def _use_all(sim: Sim, worker: int, request: int) -> None:
     """Use every prompt block of `request` that is idle in the host, last first.
 
     A prompt that is computed in chunks is used with each of them. All but the last of these uses show only in the order
@@ -426,7 +425,7 @@ def _use_all(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def _settle(sim: Any, worker: int) -> None:
+def _settle(sim: Sim, worker: int) -> None:
     """Enter in the order of use what was put off: the latest use by `recent`, before what has come into it since."""
     pool = host.pool_of(sim, worker)
     record = pool.record[0]
@@ -441,7 +440,7 @@ def _settle(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _stretches(sim: Any, worker: int, request: int) -> int:
+def _stretches(sim: Sim, worker: int, request: int) -> int:
     """Return how many stretches of the order a use of the prompt of `request` makes at most: one for each page."""
     static = sim.static[request]
     stride = config_of(sim, worker).key_stride
@@ -452,7 +451,7 @@ def _stretches(sim: Any, worker: int, request: int) -> int:
 
 
 @compiled
-def _use(sim: Any, worker: int, request: int, begin: int, end: int, before: int) -> int:
+def _use(sim: Sim, worker: int, request: int, begin: int, end: int, before: int) -> int:
     """Use the idle ones of the prompt blocks `begin` to `end` of `request`, last first; returns how many there were.
 
     Only those that stand before `before` in the order of use, if that is not behind it.
@@ -471,7 +470,7 @@ def _use(sim: Any, worker: int, request: int, begin: int, end: int, before: int)
 
 
 @compiled
-def forget(sim: Any, request: int) -> None:
+def forget(sim: Sim, request: int) -> None:
     """Have done with a request whose slot is taken by another one."""
     for worker in range(sim.hosts.shape[0]):
         if sim.hosts[worker].recent == request:
@@ -482,7 +481,7 @@ def forget(sim: Any, request: int) -> None:
 
 
 @compiled
-def _readers_end(sim: Any, worker: int, request: int, begin: int) -> int:
+def _readers_end(sim: Sim, worker: int, request: int, begin: int) -> int:
     """Return when the last store ends that reads where a copy stands that `request` was given, or NONE.
 
     These copies are those from `begin` on in its table.
@@ -499,7 +498,7 @@ def _readers_end(sim: Any, worker: int, request: int, begin: int) -> int:
 
 
 @compiled
-def _end_of_reading(sim: Any, worker: int, slot: int) -> int:
+def _end_of_reading(sim: Sim, worker: int, slot: int) -> int:
     """Return when the store that reads a slot ends, or NONE while it has not been submitted."""
     pool = host.pool_of(sim, worker)
     row = int(sim.queues[worker, STORES].head)
@@ -515,20 +514,20 @@ def _end_of_reading(sim: Any, worker: int, slot: int) -> int:
 
 
 @compiled
-def is_read(sim: Any, worker: int, request: int, begin: int) -> bool:
+def is_read(sim: Sim, worker: int, request: int, begin: int) -> bool:
     """Whether a store still reads one of the copies just given to `request`, those from `begin` on."""
     return bool(_readers_end(sim, worker, request, begin) != NONE)
 
 
 @compiled
-def fence(sim: Any, worker: int, request: int, begin: int) -> None:
+def fence(sim: Sim, worker: int, request: int, begin: int) -> None:
     """Let the pass wait for the readers of the copies just given to `request`, those from `begin` on."""
     record = sim.hosts[worker]
     record.fence = max(record.fence, _readers_end(sim, worker, request, begin))
 
 
 @compiled
-def fence_preempted(sim: Any, worker: int, request: int) -> None:
+def fence_preempted(sim: Sim, worker: int, request: int) -> None:
     """Let the pass wait for the latest store of a request that is preempted in it."""
     record = sim.hosts[worker]
     row = sim.tickets[request].store
@@ -537,7 +536,7 @@ def fence_preempted(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def is_still(sim: Any, worker: int) -> bool:
+def is_still(sim: Sim, worker: int) -> bool:
     """Whether nothing of the host can change the passes that follow, but the ends of copies; see `ends_matter`."""
     record = sim.hosts[worker]
     fenced = record.fence != sim.run[0].now
@@ -552,7 +551,7 @@ def is_still(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _reads_loose_copies(sim: Any, worker: int) -> bool:
+def _reads_loose_copies(sim: Sim, worker: int) -> bool:
     """Whether a store of `worker` reads a G1 block that nobody may hold, and that growth may take."""
     pool = host.pool_of(sim, worker)
     slots = sim.slots[worker]
@@ -573,7 +572,7 @@ def _reads_loose_copies(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def ends_matter(sim: Any, worker: int) -> bool:
+def ends_matter(sim: Sim, worker: int) -> bool:
     """Whether the end of a copy matters before the end of the macro-step that `worker` is in.
 
     It may let in a request that waits, and what a store has kept takes its place among the idle blocks at the end of
@@ -593,7 +592,7 @@ def ends_matter(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _wake(sim: Any, worker: int) -> None:
+def _wake(sim: Sim, worker: int) -> None:
     record = sim.hosts[worker]
     record.wakenings += 1
     record.awake = 0
@@ -606,13 +605,13 @@ def _wake(sim: Any, worker: int) -> None:
 
 
 @compiled
-def some_awake(sim: Any, worker: int) -> bool:
+def some_awake(sim: Sim, worker: int) -> bool:
     """Whether a request that was set aside is to be looked at."""
     return bool(sim.hosts[worker].awake > 0)
 
 
 @compiled
-def candidate(sim: Any, worker: int) -> int:
+def candidate(sim: Sim, worker: int) -> int:
     """Return whom admission looks at next, or NONE: who was set aside and is awake, then the head of the queue."""
     record = sim.hosts[worker]
     if record.awake > 0:
@@ -624,7 +623,7 @@ def candidate(sim: Any, worker: int) -> int:
 
 
 @compiled
-def first_restored(sim: Any, worker: int) -> int:
+def first_restored(sim: Sim, worker: int) -> int:
     """Return the first request set aside that is awake and whose blocks come, or came, from the host, or NONE."""
     record = sim.hosts[worker]
     request = int(sim.queues[worker, ASIDE].head)
@@ -637,7 +636,7 @@ def first_restored(sim: Any, worker: int) -> int:
 
 
 @compiled
-def leave(sim: Any, worker: int, request: int) -> None:
+def leave(sim: Sim, worker: int, request: int) -> None:
     """Take a request that waits, set aside or not, out of its queue."""
     record = sim.hosts[worker]
     if queues.remove(sim.queues[worker, ASIDE], sim.live, request):
@@ -648,7 +647,7 @@ def leave(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def _set_aside(sim: Any, worker: int, request: int) -> None:
+def _set_aside(sim: Sim, worker: int, request: int) -> None:
     """Let `request`, the candidate, sleep until a copy ends; one that was set aside before keeps its place."""
     record = sim.hosts[worker]
     if record.awake > 0:
@@ -660,7 +659,7 @@ def _set_aside(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def defer(sim: Any, worker: int, request: int) -> None:
+def defer(sim: Sim, worker: int, request: int) -> None:
     """Set the candidate aside because of something that is on its way."""
     sim.hosts[worker].deferrals += 1
     _set_aside(sim, worker, request)
@@ -670,14 +669,14 @@ def defer(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def awaits(sim: Any, worker: int, request: int) -> bool:
+def awaits(sim: Sim, worker: int, request: int) -> bool:
     """Whether a store or the load of `request` itself is under way."""
     ticket = sim.tickets[request]
     return bool(ticket.store != NONE or ticket.load != NONE)
 
 
 @compiled
-def look_up(sim: Any, worker: int, request: int, cached: int) -> int:
+def look_up(sim: Sim, worker: int, request: int, cached: int) -> int:
     """Return how many prompt blocks behind the first `cached` can be loaded, or `DEFERRED` when one is on its way.
 
     Every prompt block of the request that is in the host counts as used.
@@ -703,7 +702,7 @@ def look_up(sim: Any, worker: int, request: int, cached: int) -> int:
 
 
 @compiled
-def _loads_any(sim: Any, worker: int, request: int, begin: int, end: int) -> bool:
+def _loads_any(sim: Sim, worker: int, request: int, begin: int, end: int) -> bool:
     """Whether `worker` loads one of the prompt blocks `begin` to `end` of `request` for somebody."""
     stride = config_of(sim, worker).key_stride
     row = int(sim.queues[sim.hosts[worker].pool, LOADS].head)
@@ -722,7 +721,7 @@ def _loads_any(sim: Any, worker: int, request: int, begin: int, end: int) -> boo
 
 
 @compiled
-def _promised(sim: Any, worker: int) -> int:
+def _promised(sim: Sim, worker: int) -> int:
     """Return the G1 blocks that running prefills and restored requests still need for the tokens that they know."""
     size = config_of(sim, worker).block_size
     promised = 0
@@ -739,7 +738,7 @@ def _promised(sim: Any, worker: int) -> int:
 
 
 @compiled
-def start_load(sim: Any, worker: int, request: int, hits: int, number: int) -> bool:
+def start_load(sim: Sim, worker: int, request: int, hits: int, number: int) -> bool:
     """Reserve G1 blocks for the candidate and queue a load of the `number` blocks behind its `hits` resident ones.
 
     The copies of those stand in ``sim.found``. False, and nothing is done, when there is no room for it beside what is
@@ -771,7 +770,7 @@ def start_load(sim: Any, worker: int, request: int, hits: int, number: int) -> b
 
 
 @compiled
-def _pin_all(sim: Any, row: int) -> None:
+def _pin_all(sim: Sim, row: int) -> None:
     copying = sim.copyings[row]
     worker = int(copying.worker)
     static = sim.static[copying.request]
@@ -784,7 +783,7 @@ def _pin_all(sim: Any, row: int) -> None:
 
 
 @compiled
-def drop_load(sim: Any, worker: int, request: int) -> None:
+def drop_load(sim: Sim, worker: int, request: int) -> None:
     """Give up the load of a request that is canceled, if one is under way; a link of a private pool stays taken."""
     row = int(sim.tickets[request].load)
     if row == NONE:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Role, TimingKind
+
 from playproof_kernel import timing
-from playproof_kernel.arrays import NONE
-from playproof_kernel.deployment import Role, TimingKind
+from playproof_kernel.arrays import NONE, Sim
 from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of
 
@@ -21,7 +22,7 @@ MAX_VARYING_PASSES = 4096
 
 
 @compiled
-def cost(sim: Any, worker: int, part: Any, decoding: int, known_tokens: int) -> int:
+def cost(sim: Sim, worker: int, part: Any, decoding: int, known_tokens: int) -> int:
     """Return the duration of a pass, ns.
 
     Parameters
@@ -43,7 +44,7 @@ def cost(sim: Any, worker: int, part: Any, decoding: int, known_tokens: int) -> 
 
 
 @compiled
-def begin(sim: Any, worker: int, duration: int, known_tokens: int) -> None:
+def begin(sim: Sim, worker: int, duration: int, known_tokens: int) -> None:
     """Start a pass of `duration` ns now."""
     now = sim.run[0].now
     record = sim.workers[worker]
@@ -55,7 +56,7 @@ def begin(sim: Any, worker: int, duration: int, known_tokens: int) -> None:
 
 
 @compiled
-def finish(sim: Any, worker: int, number: int) -> int:
+def finish(sim: Sim, worker: int, number: int) -> int:
     """End the first `number` passes of the current step for the worker's record, and return when the last ended."""
     record = sim.workers[worker]
     end = record.pass_start + record.first_duration if number == 1 else end_of(sim, worker, number)
@@ -65,7 +66,7 @@ def finish(sim: Any, worker: int, number: int) -> int:
 
 
 @compiled
-def rest(sim: Any, worker: int) -> None:
+def rest(sim: Sim, worker: int) -> None:
     """Let the worker idle."""
     record = sim.workers[worker]
     record.pass_end = NONE
@@ -73,7 +74,7 @@ def rest(sim: Any, worker: int) -> None:
 
 
 @compiled
-def duration_of(sim: Any, worker: int, number: int) -> int:
+def duration_of(sim: Sim, worker: int, number: int) -> int:
     """Return the duration of pass `number` (from 1) of the current macro-step."""
     record = sim.workers[worker]
     if number == 1:
@@ -82,7 +83,7 @@ def duration_of(sim: Any, worker: int, number: int) -> int:
 
 
 @compiled
-def end_of(sim: Any, worker: int, number: int) -> int:
+def end_of(sim: Sim, worker: int, number: int) -> int:
     """Return the instant at which pass `number` of the current macro-step ends."""
     record = sim.workers[worker]
     if config_of(sim, worker).timing == _FIXED:
@@ -94,7 +95,7 @@ def end_of(sim: Any, worker: int, number: int) -> int:
 
 
 @compiled
-def done(sim: Any, worker: int) -> tuple[int, int]:
+def done(sim: Sim, worker: int) -> tuple[int, int]:
     """Return how many passes of the current macro-step have ended by now, and the instant at which the last did."""
     now = sim.run[0].now
     record = sim.workers[worker]
@@ -112,7 +113,7 @@ def done(sim: Any, worker: int) -> tuple[int, int]:
 
 
 @compiled
-def resume(sim: Any, worker: int, number: int, end: int, duration: int) -> bool:
+def resume(sim: Sim, worker: int, number: int, end: int, duration: int) -> bool:
     """After `number` passes of a macro-step, the last at `end`, start the one in progress alone; it takes `duration`.
 
     Returns
@@ -135,7 +136,7 @@ def resume(sim: Any, worker: int, number: int, end: int, duration: int) -> bool:
 
 
 @compiled
-def record_gap(sim: Any, value: int, count: int) -> None:
+def record_gap(sim: Sim, value: int, count: int) -> None:
     """Count `count` inter-token gaps of `value` ns in the open-addressing table `gaps`; the loop keeps room in it."""
     gaps = sim.gaps
     mask = gaps.shape[0] - 1
@@ -149,13 +150,13 @@ def record_gap(sim: Any, value: int, count: int) -> None:
 
 
 @compiled
-def _is_counted(sim: Any, request: int) -> bool:
+def _is_counted(sim: Sim, request: int) -> bool:
     """Whether the gaps between the tokens of `request` go to the log: it completes (see `simulate`)."""
     return bool(sim.run[0].uncounted == 0 or sim.static[request].uncounted == 0)
 
 
 @compiled
-def _counted(sim: Any, worker: int) -> int:
+def _counted(sim: Sim, worker: int) -> int:
     """Return for how many running requests gaps go to the log."""
     number = int(sim.workers[worker].running)
     if sim.run[0].uncounted != 0:
@@ -165,7 +166,7 @@ def _counted(sim: Any, worker: int) -> int:
 
 
 @compiled
-def record_gaps_between(sim: Any, worker: int, number: int) -> None:
+def record_gaps_between(sim: Sim, worker: int, number: int) -> None:
     """Count the gaps between the `number` passes of the current step, for every running request."""
     record = sim.workers[worker]
     counted = _counted(sim, worker)
@@ -179,7 +180,7 @@ def record_gaps_between(sim: Any, worker: int, number: int) -> None:
 
 
 @compiled
-def give_tokens(sim: Any, worker: int, request: int, number: int, last: int) -> None:
+def give_tokens(sim: Sim, worker: int, request: int, number: int, last: int) -> None:
     """Note the `number` tokens of `request`, the last at `last`, and the gap before the first of them."""
     record = sim.workers[worker]
     live = sim.live[request]
@@ -199,7 +200,7 @@ def give_tokens(sim: Any, worker: int, request: int, number: int, last: int) -> 
 
 
 @compiled
-def give_burst(sim: Any, worker: int, request: int, number: int, end: int) -> None:
+def give_burst(sim: Sim, worker: int, request: int, number: int, end: int) -> None:
     """Note the `number` tokens that a pass which ended at `end` gave `request` all at once."""
     live = sim.live[request]
     give_tokens(sim, worker, request, ONE, end)

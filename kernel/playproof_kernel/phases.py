@@ -21,7 +21,7 @@ from playproof_spec.machines import (
 )
 
 from playproof_kernel import driver, handoff, instances, requests
-from playproof_kernel.arrays import NONE, WAITING
+from playproof_kernel.arrays import NONE, WAITING, Sim
 from playproof_kernel.jit import ONE, ZERO, compiled, compiled_entry, constant
 from playproof_kernel.timers import bring_forward, drop_dead, next_timer
 from playproof_kernel.transitions import LANE_TABLE, NODE_TABLE, PHASE_TABLE, PLAY_TABLE, advance
@@ -43,7 +43,7 @@ _REJECTED, _FAILED = constant(RequestState.REJECTED), constant(RequestState.FAIL
 
 
 @compiled_entry
-def start(sim: Any, kept: Any) -> None:
+def start(sim: Sim, kept: Any) -> None:
     """Begin the run: every lane takes its seat, and preparation begins, or the barrier opens if there is none.
 
     `kept` are records of `KEPT` for the nodes of each lane's first play, lane by lane.
@@ -70,7 +70,7 @@ def start(sim: Any, kept: Any) -> None:
 
 
 @compiled
-def _server_settled(sim: Any) -> bool:
+def _server_settled(sim: Sim) -> bool:
     """Whether engines hold nothing of preparation: no request, and no source, reservation or clean-up of one."""
     for worker in range(sim.hosts.shape[0]):
         # A store outlives its request.
@@ -80,7 +80,7 @@ def _server_settled(sim: Any) -> bool:
 
 
 @compiled
-def step(sim: Any) -> bool:
+def step(sim: Sim) -> bool:
     """Raise what is due in the current phase, and say whether anything was."""
     run, config, phase = sim.run[0], sim.config[0], sim.phase_state
     before = phase[0]
@@ -116,13 +116,13 @@ def step(sim: Any) -> bool:
 
 
 @compiled
-def _finish(sim: Any) -> None:
+def _finish(sim: Sim) -> None:
     advance(PHASE_TABLE, sim.phase_state, ZERO, _SETTLED)
     sim.run[0].finished_at = sim.run[0].now
 
 
 @compiled
-def _open(sim: Any) -> None:
+def _open(sim: Sim) -> None:
     """Open the barrier: measurement begins now, with caches, workers and plays as they are."""
     run = sim.run[0]
     run.profile_start = run.now
@@ -142,7 +142,7 @@ def _open(sim: Any) -> None:
 
 
 @compiled
-def next_time(sim: Any) -> int:
+def next_time(sim: Sim) -> int:
     """Return the next instant at which a deadline or an idle cap is due, or NONE."""
     run, config = sim.run[0], sim.config[0]
     phase = sim.phase_state[0]
@@ -168,7 +168,7 @@ def next_time(sim: Any) -> int:
 
 
 @compiled
-def _cap_idle(sim: Any) -> bool:
+def _cap_idle(sim: Sim) -> bool:
     """Let nobody wait longer than the caps: idle trees first, in the order of lanes, then all together."""
     run, config = sim.run[0], sim.config[0]
     moved = False
@@ -192,7 +192,7 @@ def _cap_idle(sim: Any) -> bool:
 
 
 @compiled
-def _note_shift(sim: Any, instance: int, by: int, timers: int) -> None:
+def _note_shift(sim: Sim, instance: int, by: int, timers: int) -> None:
     run = sim.run[0]
     shift = sim.shifts[run.shifts]
     shift.at = run.now
@@ -206,7 +206,7 @@ def _note_shift(sim: Any, instance: int, by: int, timers: int) -> None:
 
 
 @compiled
-def _expire(sim: Any) -> None:
+def _expire(sim: Sim) -> None:
     """Issue nothing any more. A play whose requests have all been issued may still complete; the others cannot."""
     run = sim.run[0]
     for lane in range(sim.config[0].lanes):
@@ -228,7 +228,7 @@ def _expire(sim: Any) -> None:
 
 
 @compiled
-def _cancel_all(sim: Any) -> None:
+def _cancel_all(sim: Sim) -> None:
     """Cancel every request in flight. The client is done with them at once; engines clean up as far as they can now."""
     for lane in range(sim.config[0].lanes):
         seat = int(sim.lanes[lane].seat)
@@ -248,7 +248,7 @@ def _cancel_all(sim: Any) -> None:
 
 
 @compiled
-def _cancel(sim: Any, slot: int) -> None:
+def _cancel(sim: Sim, slot: int) -> None:
     # One that the pass in progress rejects or fails: nothing is left to clean up, but the pass outlasts the run.
     other = requests.served(sim, slot)
     ending = sim.request_state[slot] in (_REJECTED, _FAILED) or sim.request_state[other] in (_REJECTED, _FAILED)
@@ -261,7 +261,7 @@ def _cancel(sim: Any, slot: int) -> None:
 
 
 @compiled
-def is_over(sim: Any) -> bool:
+def is_over(sim: Sim) -> bool:
     """Whether the run has ended for its client; what engines still hold then is written off.
 
     Asked after the queue of actions was emptied. A run without a profile waits for engines to let go of everything.
@@ -277,7 +277,7 @@ def is_over(sim: Any) -> bool:
 
 
 @compiled
-def _write_off(sim: Any, seat: int) -> None:
+def _write_off(sim: Sim, seat: int) -> None:
     """Note the end of the play in `seat`, if it is not free: what a pass in progress holds of it has not settled."""
     play = sim.plays[seat]
     if sim.phase_state[0] == _INVALID or (play.unsettled == 0 and sim.play_state[seat] not in (_FAILING, _CLOSING)):
@@ -296,7 +296,7 @@ def _write_off(sim: Any, seat: int) -> None:
 
 
 @compiled
-def _computes(sim: Any, slot: int) -> bool:
+def _computes(sim: Sim, slot: int) -> bool:
     """Whether the pass in progress of an aggregated worker computes for a canceled request.
 
     A running request does not take part while it stands at the head of the queue between two chunks of its prompt,

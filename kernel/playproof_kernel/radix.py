@@ -30,7 +30,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from playproof_kernel import buckets, prompts
-from playproof_kernel.arrays import NONE
+from playproof_kernel.arrays import NONE, Sim
 from playproof_kernel.blocks import generated_key
 from playproof_kernel.jit import compiled, compiled_entry
 
@@ -44,7 +44,7 @@ def room(sequences: int) -> int:
 
 
 @compiled
-def has_room(sim: Any, worker: int, number: int) -> bool:
+def has_room(sim: Sim, worker: int, number: int) -> bool:
     """Whether the tree of `worker` can take `number` more nodes, and evict all of them."""
     record = sim.workers[worker]
     wanted = record.tree_live + number
@@ -80,7 +80,7 @@ class Tree(NamedTuple):
 
 
 @compiled
-def tree_of(sim: Any, worker: int) -> Tree:
+def tree_of(sim: Sim, worker: int) -> Tree:
     """Return the tree of `worker`."""
     return Tree(
         sim.tree[worker],
@@ -549,7 +549,7 @@ def evict(tree: Any, pages: int) -> None:
 
 
 @compiled_entry
-def enter_all(sim: Any, old: Any) -> None:
+def enter_all(sim: Sim, old: Any) -> None:
     """Enter every node of `old`, the trees before they grew, into the larger, empty hash tables of `sim`."""
     for worker in range(old.shape[0]):
         tree = tree_of(sim, worker)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from playproof_spec.deployment import Role
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
 from playproof_kernel import queues, router
-from playproof_kernel.arrays import NONE, OUTCOMES, PENDING
-from playproof_kernel.deployment import Role
+from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, Sim
 from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
 
@@ -40,32 +40,32 @@ _FINISHED, _REJECTED, _FAILED = (
 
 
 @compiled
-def config_of(sim: Any, worker: int) -> Any:
+def config_of(sim: Sim, worker: int) -> Any:
     """Return the configuration of the role of `worker`."""
     return sim.config[sim.workers[worker].role]
 
 
 @compiled
-def nodes_of(sim: Any) -> int:
+def nodes_of(sim: Sim) -> int:
     """Return the number of nodes; engine requests of the decode role are numbered from there on."""
     return int(sim.node_state.shape[0])
 
 
 @compiled
-def node_of(sim: Any, request: int) -> int:
+def node_of(sim: Sim, request: int) -> int:
     """Return the node that an engine request belongs to."""
     nodes = nodes_of(sim)
     return request - nodes if request >= nodes else request
 
 
 @compiled
-def known(sim: Any, request: int) -> int:
+def known(sim: Sim, request: int) -> int:
     """Return the tokens of prompt and output that `request` has."""
     return int(sim.static[request].input + sim.live[request].generated)
 
 
 @compiled
-def outcome(sim: Any, node: int) -> int:
+def outcome(sim: Sim, node: int) -> int:
     """Return how the request of `node` ended for its client, as a `RequestState`."""
     if sim.config.shape[0] == 1:
         return int(sim.request_state[node])
@@ -76,13 +76,13 @@ def outcome(sim: Any, node: int) -> int:
 
 
 @compiled
-def served(sim: Any, node: int) -> int:
+def served(sim: Sim, node: int) -> int:
     """Return the engine request whose tokens the client of `node` gets."""
     return node + nodes_of(sim) if sim.config.shape[0] > 1 else node
 
 
 @compiled
-def engaged(sim: Any, node: int) -> bool:
+def engaged(sim: Sim, node: int) -> bool:
     """Whether engines still hold anything for `node`, or have something to do for it; known when its client is done."""
     ticket, other = sim.tickets[node], sim.tickets[served(sim, node)]
     return bool(ticket.action != 0 or ticket.hold != _NOTHING or other.action != 0 or other.hold != _NOTHING)
@@ -92,7 +92,7 @@ def engaged(sim: Any, node: int) -> bool:
 
 
 @compiled
-def pending_due(sim: Any, worker: int) -> bool:
+def pending_due(sim: Sim, worker: int) -> bool:
     """Whether the first pending destination of `worker` would be tried at the end of its next pass."""
     record = sim.workers[worker]
     first = sim.queues[worker, PENDING].head
@@ -100,7 +100,7 @@ def pending_due(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def remove_running(sim: Any, worker: int, request: int) -> None:
+def remove_running(sim: Sim, worker: int, request: int) -> None:
     """Take `request` out of the running ones, if it is there; the others keep their order."""
     record = sim.workers[worker]
     kept = 0
@@ -120,7 +120,7 @@ def remove_running(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def admit(sim: Any, worker: int, request: int, reused: int) -> None:
+def admit(sim: Sim, worker: int, request: int, reused: int) -> None:
     """Give `request` a seat and log its admission with the `reused` tokens that the cache had."""
     run = sim.run[0]
     live = sim.live[request]
@@ -145,7 +145,7 @@ def admit(sim: Any, worker: int, request: int, reused: int) -> None:
 
 
 @compiled
-def seat(sim: Any, worker: int, request: int) -> None:
+def seat(sim: Sim, worker: int, request: int) -> None:
     """Add `request` to the running ones."""
     record = sim.workers[worker]
     sim.running[worker, record.running] = request
@@ -153,7 +153,7 @@ def seat(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def preempt(sim: Any, worker: int, request: int) -> None:
+def preempt(sim: Sim, worker: int, request: int) -> None:
     """Note that `request` loses its seat and memory; the caller queues it again."""
     record = sim.workers[worker]
     advance(REQUEST_TABLE, sim.request_state, request, _PREEMPT)
@@ -163,7 +163,7 @@ def preempt(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def tell(sim: Any, request: int) -> None:
+def tell(sim: Sim, request: int) -> None:
     """Put a request that ended on the feedback list."""
     run = sim.run[0]
     sim.feedback[run.feedback] = request
@@ -171,7 +171,7 @@ def tell(sim: Any, request: int) -> None:
 
 
 @compiled
-def finish(sim: Any, worker: int, request: int, end: int) -> None:
+def finish(sim: Sim, worker: int, request: int, end: int) -> None:
     """Note that `request` has all its tokens at `end`; a prefill worker holds its KV from here on."""
     record = sim.workers[worker]
     advance(REQUEST_TABLE, sim.request_state, request, _FINISH)
@@ -185,21 +185,21 @@ def finish(sim: Any, worker: int, request: int, end: int) -> None:
 
 
 @compiled
-def note_outcome(sim: Any, worker: int, request: int, event: int) -> None:
+def note_outcome(sim: Sim, worker: int, request: int, event: int) -> None:
     """Settle a request that leaves in this pass without finishing; the driver hears of it at the pass's end."""
     advance(REQUEST_TABLE, sim.request_state, request, event)
     queues.append(sim.queues[worker, OUTCOMES], sim.live, request)
 
 
 @compiled
-def tell_outcomes(sim: Any, worker: int, end: int) -> None:
+def tell_outcomes(sim: Sim, worker: int, end: int) -> None:
     """Put what was rejected or failed in a pass that ended at `end` on the feedback list."""
     while sim.queues[worker, OUTCOMES].head != NONE:
         tell_first_outcomes(sim, worker, end, ONE)
 
 
 @compiled
-def tell_first_outcomes(sim: Any, worker: int, end: int, number: int) -> None:
+def tell_first_outcomes(sim: Sim, worker: int, end: int, number: int) -> None:
     """Put the first `number` of what has been rejected or failed on the feedback list."""
     for _ in range(number):
         request = queues.take(sim.queues[worker, OUTCOMES], sim.live)
@@ -210,7 +210,7 @@ def tell_first_outcomes(sim: Any, worker: int, end: int, number: int) -> None:
 
 
 @compiled
-def set_canceled_aside(sim: Any, worker: int) -> None:
+def set_canceled_aside(sim: Sim, worker: int) -> None:
     """Take canceled requests out of the running ones at a pass's end; what they hold goes when they are cleaned up."""
     record = sim.workers[worker]
     while record.canceled > 0:

@@ -22,10 +22,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Backend, Role
+
 from playproof_kernel import blocks, buckets, prompts, radix
-from playproof_kernel.arrays import NONE
+from playproof_kernel.arrays import NONE, Sim
 from playproof_kernel.blocks import GENERATED
-from playproof_kernel.deployment import Backend, Role
 from playproof_kernel.jit import ONE, ZERO, compiled, constant
 
 _PREFILL = constant(Role.PREFILL)
@@ -33,7 +34,7 @@ _SGLANG = constant(Backend.SGLANG)
 
 
 @compiled
-def is_used(sim: Any) -> bool:
+def is_used(sim: Sim) -> bool:
     """Whether requests are placed by what the workers have and do."""
     return bool(sim.config[0].router != 0)
 
@@ -80,14 +81,14 @@ def note(entries: Any, table: Any, key: int, change: int) -> None:
 
 
 @compiled
-def note_cached(sim: Any, worker: int, key: int, stride: int, number: int) -> None:
+def note_cached(sim: Sim, worker: int, key: int, stride: int, number: int) -> None:
     """Take in that `number` prompt blocks were cached, with keys from `key` in steps of `stride`."""
     for i in range(number):
         note(sim.index[worker], sim.index_buckets[worker], key + i * stride, ONE)
 
 
 @compiled
-def note_taking(sim: Any, worker: int, number: int) -> None:
+def note_taking(sim: Sim, worker: int, number: int) -> None:
     """Take in that `number` blocks of the pool of `worker` will be taken now, and idle ones evicted for it."""
     if not is_used(sim):
         return
@@ -126,7 +127,7 @@ def log(evicted: Any, key: int) -> None:
 
 
 @compiled
-def publish(sim: Any, worker: int) -> None:
+def publish(sim: Sim, worker: int) -> None:
     """Publish the events of `worker`: those of its device, and what it evicted from its host pool."""
     if not is_used(sim):
         return
@@ -157,20 +158,20 @@ def _publish_device(entries: Any, table: Any) -> None:
 
 
 @compiled
-def _is_published(sim: Any, row: int, key: int) -> bool:
+def _is_published(sim: Sim, row: int, key: int) -> bool:
     entry = buckets.find(sim.index[row], sim.index_buckets[row], key)
     return bool(entry != NONE and sim.index[row, entry].published > 0)
 
 
 @compiled
-def _key_of(sim: Any, request: int, block: int) -> int:
+def _key_of(sim: Sim, request: int, block: int) -> int:
     """Return the key of a full block of the prompt of `request`."""
     static = sim.static[request]
     return prompts.key_at(sim.keys, static, static.space, sim.config[0].key_stride, block)
 
 
 @compiled
-def _on_device(sim: Any, worker: int, request: int, blocks: int) -> int:
+def _on_device(sim: Sim, worker: int, request: int, blocks: int) -> int:
     """Return how many leading ones of the `blocks` full prompt blocks of `request` the device of `worker` has."""
     if sim.config[0].backend == _SGLANG:
         return radix.published_prefix(radix.tree_of(sim, worker), request, blocks)
@@ -187,7 +188,7 @@ def _on_device(sim: Any, worker: int, request: int, blocks: int) -> int:
 
 
 @compiled
-def _published_run(sim: Any, row: int, request: int, begin: int, blocks: int) -> int:
+def _published_run(sim: Sim, row: int, request: int, begin: int, blocks: int) -> int:
     """Return how many full prompt blocks from `begin` on, one after the other, the pool of `row` has."""
     block = begin
     while block < blocks and _is_published(sim, row, _key_of(sim, request, block)):
@@ -196,7 +197,7 @@ def _published_run(sim: Any, row: int, request: int, begin: int, blocks: int) ->
 
 
 @compiled
-def _on_host(sim: Any, worker: int, request: int, begin: int, blocks: int) -> int:
+def _on_host(sim: Sim, worker: int, request: int, begin: int, blocks: int) -> int:
     """Return how many full prompt blocks from `begin` on, one after the other, the host memory of `worker` has."""
     if sim.config[sim.workers[worker].role].host == 0:
         return 0
@@ -208,13 +209,13 @@ def _on_host(sim: Any, worker: int, request: int, begin: int, blocks: int) -> in
 
 
 @compiled
-def _assigned(sim: Any, worker: int) -> int:
+def _assigned(sim: Sim, worker: int) -> int:
     """Return the tokens, of prompts and of output, that the requests of `worker` have."""
     return int(sim.workers[worker].assigned + sim.workers[worker].decode_tokens)
 
 
 @compiled
-def assign(sim: Any, worker: int, request: int, device: int, host: int) -> None:
+def assign(sim: Sim, worker: int, request: int, device: int, host: int) -> None:
     """Count `request` among those of `worker`, which was told to have so much of its prompt; it has not begun."""
     record, ticket = sim.workers[worker], sim.tickets[request]
     size = sim.config[0].block_size
@@ -228,7 +229,7 @@ def assign(sim: Any, worker: int, request: int, device: int, host: int) -> None:
 
 
 @compiled
-def begin(sim: Any, worker: int, request: int) -> None:
+def begin(sim: Sim, worker: int, request: int) -> None:
     """Take in that `request` was admitted for the first time, or that it never will be."""
     record, ticket = sim.workers[worker], sim.tickets[request]
     record.missing -= ticket.missing
@@ -238,7 +239,7 @@ def begin(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def leave(sim: Any, worker: int, request: int) -> None:
+def leave(sim: Sim, worker: int, request: int) -> None:
     """Take in that `worker` has done with `request`; told twice, it counts once."""
     record, ticket = sim.workers[worker], sim.tickets[request]
     if ticket.is_assigned == 0:
@@ -255,7 +256,7 @@ def leave(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def choose(sim: Any, role: int, request: int) -> int:
+def choose(sim: Sim, role: int, request: int) -> int:
     """Return the worker of `role` where `request` costs least, and count it there.
 
     In blocks, with `device` and `host` the leading blocks of its prompt published on the device and, behind those, in

@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Role, TimingKind
 from playproof_spec.machines import RequestEvent
 from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel import passes, queues, radix, requests, sglang_own, sglang_peer
-from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, READY, WAITING
-from playproof_kernel.deployment import Role, TimingKind
+from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, READY, WAITING, Sim
 from playproof_kernel.jit import ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.sglang_pages import (
@@ -60,7 +60,7 @@ _FIXED = constant(TimingKind.FIXED)
 
 
 @compiled
-def refuse_too_long(sim: Any, worker: int) -> None:
+def refuse_too_long(sim: Sim, worker: int) -> None:
     """Reject every waiting prompt that reaches the context limit; the others keep their order."""
     waiting = sim.queues[worker, WAITING]
     sim.workers[worker].too_long = 0
@@ -77,7 +77,7 @@ def refuse_too_long(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _first_grower(sim: Any, worker: int) -> int:
+def _first_grower(sim: Sim, worker: int) -> int:
     i = 0
     while not wants(sim, sim.running[worker, i]):
         i += 1
@@ -85,13 +85,13 @@ def _first_grower(sim: Any, worker: int) -> int:
 
 
 @compiled
-def _outgrew(sim: Any, worker: int) -> bool:
+def _outgrew(sim: Sim, worker: int) -> bool:
     """Whether the first request that wants a token needs more pages for it than there are."""
     return pages_for(sim, sim.live[_first_grower(sim, worker)].computed + 1) > config_of(sim, worker).blocks
 
 
 @compiled
-def make_room(sim: Any, worker: int) -> None:
+def make_room(sim: Sim, worker: int) -> None:
     """Retract until the pages cover one more token of each running request.
 
     One that is left alone takes the pages of a prompt that waits for its next chunk. If it cannot grow then, and never
@@ -124,7 +124,7 @@ def make_room(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _estimate_ratio(sim: Any, worker: int) -> None:
+def _estimate_ratio(sim: Sim, worker: int) -> None:
     """After a retraction: what share of their output the survivors have, a few passes from now."""
     record = sim.workers[worker]
     generated, limits = 0, 0
@@ -140,7 +140,7 @@ def _estimate_ratio(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _seat_ready(sim: Any, worker: int) -> None:
+def _seat_ready(sim: Sim, worker: int) -> None:
     """Seat requests whose prompt was handed over, in the order of activation; it enters the tree now."""
     record = sim.workers[worker]
     seats = config_of(sim, worker).max_sequences
@@ -153,7 +153,7 @@ def _seat_ready(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _yield_to_destination(sim: Any, worker: int) -> None:
+def _yield_to_destination(sim: Sim, worker: int) -> None:
     """Retract a prompt that waits for its next chunk when it is all that stands against a pending destination."""
     record = sim.workers[worker]
     first = sim.queues[worker, WAITING].head
@@ -164,7 +164,7 @@ def _yield_to_destination(sim: Any, worker: int) -> None:
 
 
 @compiled
-def reserve(sim: Any, worker: int, request: int) -> int:
+def reserve(sim: Sim, worker: int, request: int) -> int:
     """Take pages for the prompt of `request`; returns the tokens that the pages not cached hold, or NONE.
 
     A try that fails has stamped the prefix all the same.
@@ -190,7 +190,7 @@ def reserve(sim: Any, worker: int, request: int) -> int:
 
 
 @compiled
-def activate(sim: Any, worker: int, request: int) -> None:
+def activate(sim: Sim, worker: int, request: int) -> None:
     """The prompt of `request` is there: it waits for a seat."""
     live = sim.live[request]
     live.computed = sim.static[request].input
@@ -199,7 +199,7 @@ def activate(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def release_source(sim: Any, worker: int, request: int) -> None:
+def release_source(sim: Sim, worker: int, request: int) -> None:
     """Let a held prompt go: its whole pages stay cached."""
     leave(sim, worker, request)
 
@@ -208,7 +208,7 @@ def release_source(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def start_pass(sim: Any, worker: int) -> bool:
+def start_pass(sim: Sim, worker: int) -> bool:
     """Schedule one pass of an idle worker at the current instant; False when it would have no effect.
 
     Writes the worker's record, its tree, its queues and the requests that it touches.
@@ -270,7 +270,7 @@ def ratio_after(config: Any, ratio: float, number: int) -> float:
 
 
 @compiled
-def plan_macro(sim: Any, worker: int) -> None:
+def plan_macro(sim: Sim, worker: int) -> None:
     """Extend the decode pass just scheduled over as many as the batch allows; writes `macro` and `pass_end`."""
     config = config_of(sim, worker)
     record = sim.workers[worker]
@@ -303,7 +303,7 @@ def plan_macro(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _decode(sim: Any, worker: int, number: int, end: int) -> None:
+def _decode(sim: Sim, worker: int, number: int, end: int) -> None:
     """Give every running request that wants tokens `number` of them, the last at `end`."""
     record = sim.workers[worker]
     if config_of(sim, worker).spare_pages != 0:
@@ -318,7 +318,7 @@ def _decode(sim: Any, worker: int, number: int, end: int) -> None:
 
 
 @compiled
-def _finish_some(sim: Any, worker: int, wanted: bool, first: int, end: int) -> None:
+def _finish_some(sim: Sim, worker: int, wanted: bool, first: int, end: int) -> None:
     """End running requests from seat `first` on that have all they asked for: who `wanted` tokens, or who did not."""
     record = sim.workers[worker]
     kept = first
@@ -333,7 +333,7 @@ def _finish_some(sim: Any, worker: int, wanted: bool, first: int, end: int) -> N
 
 
 @compiled
-def apply_passes(sim: Any, worker: int, number: int) -> None:
+def apply_passes(sim: Sim, worker: int, number: int) -> None:
     """End the first `number` passes of the current step: tokens, inserts, completions; the worker idles.
 
     Requests that wanted no token leave before anything else happens. Writes the tree, the requests, the feedback list

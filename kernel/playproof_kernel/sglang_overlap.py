@@ -15,12 +15,10 @@ progress, the one behind it is prepared, and each that ends brings one more behi
 
 from __future__ import annotations
 
-from typing import Any
-
 from playproof_spec.machines import RequestState
 
 from playproof_kernel import passes, queues, radix, requests, sglang, sglang_own
-from playproof_kernel.arrays import NONE, OUTCOMES
+from playproof_kernel.arrays import NONE, OUTCOMES, Sim
 from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.sglang_pages import (
@@ -44,7 +42,7 @@ _RUNNING = constant(RequestState.RUNNING)
 
 
 @compiled
-def _settle_flight(sim: Any, worker: int) -> None:
+def _settle_flight(sim: Sim, worker: int) -> None:
     """Let the batch in progress join the running one: what it computes of a prompt that goes on can be found now."""
     record = sim.workers[worker]
     row = record.flight
@@ -58,7 +56,7 @@ def _settle_flight(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _note_receiver(sim: Any, worker: int, row: int, request: int) -> None:
+def _note_receiver(sim: Sim, worker: int, row: int, request: int) -> None:
     """Write down that the pass being scheduled gives `request` a token, or brings it to its end."""
     record = sim.workers[worker]
     sim.receivers[worker, row, record.receiving[row]] = request
@@ -67,7 +65,7 @@ def _note_receiver(sim: Any, worker: int, row: int, request: int) -> None:
 
 
 @compiled
-def _ending(sim: Any, worker: int) -> int:
+def _ending(sim: Sim, worker: int) -> int:
     """Return how many running requests the pass in progress brings to the last token that they want."""
     ending = 0
     for i in range(sim.workers[worker].running):
@@ -77,7 +75,7 @@ def _ending(sim: Any, worker: int) -> int:
 
 
 @compiled
-def _decode_behind(sim: Any, worker: int, row: int) -> tuple[int, int]:
+def _decode_behind(sim: Sim, worker: int, row: int) -> tuple[int, int]:
     """Put a decode pass together, retracting for it, and take the places of its tokens.
 
     Returns
@@ -115,7 +113,7 @@ def _decode_behind(sim: Any, worker: int, row: int) -> tuple[int, int]:
 
 
 @compiled
-def _prepare(sim: Any, worker: int) -> bool:
+def _prepare(sim: Sim, worker: int) -> bool:
     """Schedule the pass behind the one in progress, or behind none; False when it would have no effect."""
     record = sim.workers[worker]
     row = 1 - record.flight
@@ -156,7 +154,7 @@ def _prepare(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def start_pass(sim: Any, worker: int) -> bool:
+def start_pass(sim: Sim, worker: int) -> bool:
     """Start the pass that was prepared, or schedule one, and prepare the one behind it; False when there is none."""
     record = sim.workers[worker]
     if record.prepared == 0 and not _prepare(sim, worker):
@@ -178,7 +176,7 @@ def start_pass(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _schedule_more(sim: Any, worker: int, number: int) -> None:
+def _schedule_more(sim: Sim, worker: int, number: int) -> None:
     """Schedule `number` more decode passes of the same batch: the places of their tokens, and the ratio."""
     record = sim.workers[worker]
     sglang_own.evict_ahead(sim, worker, number)
@@ -191,7 +189,7 @@ def _schedule_more(sim: Any, worker: int, number: int) -> None:
 
 
 @compiled
-def go_on(sim: Any, worker: int) -> None:
+def go_on(sim: Sim, worker: int) -> None:
     """What was a pass in the middle of a macro-step is the first of the next step: one more is scheduled behind it."""
     record = sim.workers[worker]
     _schedule_more(sim, worker, ONE)
@@ -207,7 +205,7 @@ def go_on(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _give_owed(sim: Any, worker: int, request: int, number: int, end: int) -> None:
+def _give_owed(sim: Sim, worker: int, request: int, number: int, end: int) -> None:
     """Give `request` the tokens of `number` passes, the last of which ended at `end`."""
     live = sim.live[request]
     # All but the first of these passes were scheduled since.
@@ -222,7 +220,7 @@ def _give_owed(sim: Any, worker: int, request: int, number: int, end: int) -> No
 
 
 @compiled
-def apply_passes(sim: Any, worker: int, number: int) -> None:
+def apply_passes(sim: Sim, worker: int, number: int) -> None:
     """End the first `number` passes of the current step; the one behind them stays prepared."""
     record = sim.workers[worker]
     end = passes.finish(sim, worker, number)
@@ -255,7 +253,7 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
 
 
 @compiled
-def forget(sim: Any, worker: int, request: int) -> None:
+def forget(sim: Sim, worker: int, request: int) -> None:
     """Let no pass that has been scheduled do anything for `request` any more: another may take its place."""
     drop_owed(sim, worker, request)
     record = sim.workers[worker]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from playproof_kernel import passes, queues, radix, requests
-from playproof_kernel.arrays import NONE, WAITING
+from playproof_kernel.arrays import NONE, WAITING, Sim
 from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.sglang_pages import (
@@ -40,14 +40,14 @@ _NOT, _OTHER = constant(Block.NONE), constant(Block.OTHER)
 
 
 @compiled
-def _tokens(sim: Any, worker: int, locked: int) -> float:
+def _tokens(sim: Sim, worker: int, locked: int) -> float:
     """Return the tokens that are free or can be evicted when `locked` more pages no longer can."""
     record = sim.workers[worker]
     return float((record.free + record.idle - locked) * config_of(sim, worker).block_size)
 
 
 @compiled
-def _open_batch(sim: Any, worker: int) -> None:
+def _open_batch(sim: Sim, worker: int) -> None:
     """Set the budgets of an empty batch."""
     config, record = config_of(sim, worker), sim.workers[worker]
     record.blocked = _NOT
@@ -60,7 +60,7 @@ def _open_batch(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _commit(sim: Any, worker: int, request: int, start: int, tokens: int, part: Any) -> None:
+def _commit(sim: Sim, worker: int, request: int, start: int, tokens: int, part: Any) -> None:
     """Add `request`, the head of the queue, to the batch with `tokens` tokens after `start`; its pages come later."""
     record, live = sim.workers[worker], sim.live[request]
     size = config_of(sim, worker).block_size
@@ -89,7 +89,7 @@ def _commit(sim: Any, worker: int, request: int, start: int, tokens: int, part: 
 
 
 @compiled
-def _go_on(sim: Any, worker: int, request: int, part: Any) -> bool:
+def _go_on(sim: Sim, worker: int, request: int, part: Any) -> bool:
     """Add the next chunk of `request`, which is never weighed; False when others have taken its pages meanwhile."""
     record, live = sim.workers[worker], sim.live[request]
     allowed = int(_tokens(sim, worker, 0) - record.offset)
@@ -103,7 +103,7 @@ def _go_on(sim: Any, worker: int, request: int, part: Any) -> bool:
 
 
 @compiled
-def _weigh(sim: Any, worker: int, request: int, held: int, branch: int) -> tuple[bool, int]:
+def _weigh(sim: Sim, worker: int, request: int, held: int, branch: int) -> tuple[bool, int]:
     """Say whether `request`, with `held` pages cached down to `branch`, fits, and what it would compute of its prompt.
 
     It is cut to the whole pages that the chunk has left, but has to fit as a whole, with its output and one page more.
@@ -121,7 +121,7 @@ def _weigh(sim: Any, worker: int, request: int, held: int, branch: int) -> tuple
 
 
 @compiled
-def _is_spent(sim: Any, worker: int) -> bool:
+def _is_spent(sim: Sim, worker: int) -> bool:
     """Whether what the batch has been promised is all that the pool holds."""
     record = sim.workers[worker]
     free = _tokens(sim, worker, 0)
@@ -129,7 +129,7 @@ def _is_spent(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _try(sim: Any, worker: int, request: int, part: Any) -> bool:
+def _try(sim: Sim, worker: int, request: int, part: Any) -> bool:
     """Look at `request`, the head of the queue, and admit it if it fits; else note whether the batch is full."""
     record = sim.workers[worker]
     tree = radix.tree_of(sim, worker)
@@ -159,7 +159,7 @@ def _try(sim: Any, worker: int, request: int, part: Any) -> bool:
 
 
 @compiled
-def prefill_batch(sim: Any, worker: int, part: Any) -> int:
+def prefill_batch(sim: Sim, worker: int, part: Any) -> int:
     """Take requests from the head of the queue into a prefill pass, and return how many; nobody overtakes."""
     config, record = config_of(sim, worker), sim.workers[worker]
     waiting = sim.queues[worker, WAITING]
@@ -197,7 +197,7 @@ def prefill_batch(sim: Any, worker: int, part: Any) -> int:
 
 
 @compiled
-def _close_batch(sim: Any, worker: int, taken: int) -> None:
+def _close_batch(sim: Sim, worker: int, taken: int) -> None:
     """Evict what the batch can want at most, and take its pages; a prompt that was cut keeps the head of the queue."""
     record = sim.workers[worker]
     if taken == 0:
@@ -214,7 +214,7 @@ def _close_batch(sim: Any, worker: int, taken: int) -> None:
 
 
 @compiled
-def end_prefill(sim: Any, worker: int, end: int) -> None:
+def end_prefill(sim: Sim, worker: int, end: int) -> None:
     """Give the requests whose prompt is now whole their first token, one after another.
 
     The place of that token is taken in the next decode pass. One that wants no other leaves at once, others cache their
@@ -236,7 +236,7 @@ def end_prefill(sim: Any, worker: int, end: int) -> None:
 
 
 @compiled
-def end_batch(sim: Any, worker: int) -> None:
+def end_batch(sim: Sim, worker: int) -> None:
     """After a prefill pass: cache the chunk of a prompt that goes on, and look at others again if the batch was new.
 
     A batch that had nobody to join becomes the running one, and of a batch with a cut prompt that one leaves.
@@ -250,7 +250,7 @@ def end_batch(sim: Any, worker: int) -> None:
 
 
 @compiled
-def evict_ahead(sim: Any, worker: int, number: int) -> None:
+def evict_ahead(sim: Sim, worker: int, number: int) -> None:
     """Evict as `number` decode passes do: before each, until there is a page for every request that wants a token."""
     record = sim.workers[worker]
     want = growth(sim, worker, number - 1) + growers(sim, worker) - record.free
@@ -262,14 +262,14 @@ def evict_ahead(sim: Any, worker: int, number: int) -> None:
 
 
 @compiled
-def _goes_before(sim: Any, a: int, b: int) -> bool:
+def _goes_before(sim: Sim, a: int, b: int) -> bool:
     """Whether `a` is kept rather than `b`: it has more output, or as much and a shorter prompt."""
     tokens, other = sim.live[a].generated, sim.live[b].generated
     return bool(tokens > other or (tokens == other and sim.static[a].input < sim.static[b].input))
 
 
 @compiled
-def _sort_batch(sim: Any, worker: int) -> None:
+def _sort_batch(sim: Sim, worker: int) -> None:
     """Put the running requests in the order in which they are kept; equal ones keep theirs."""
     seats = sim.running[worker]
     for i in range(1, sim.workers[worker].running):
@@ -282,7 +282,7 @@ def _sort_batch(sim: Any, worker: int) -> None:
 
 
 @compiled
-def make_room(sim: Any, worker: int) -> None:
+def make_room(sim: Sim, worker: int) -> None:
     """Retract the last requests of the sorted batch until the pages cover the others; what can be is evicted first."""
     record = sim.workers[worker]
     tree = radix.tree_of(sim, worker)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Role
 from playproof_spec.machines import RequestEvent
 
 from playproof_kernel import passes, queues, radix, requests
-from playproof_kernel.arrays import NONE, WAITING
-from playproof_kernel.deployment import Role
+from playproof_kernel.arrays import NONE, WAITING, Sim
 from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.requests import config_of, known
 
@@ -27,19 +27,19 @@ _PREFILL = constant(Role.PREFILL)
 
 
 @compiled
-def remaining(sim: Any, request: int) -> int:
+def remaining(sim: Sim, request: int) -> int:
     """Return the tokens that `request` may still get."""
     return int(sim.static[request].limit - sim.live[request].generated)
 
 
 @compiled
-def wants(sim: Any, request: int) -> bool:
+def wants(sim: Sim, request: int) -> bool:
     """Whether `request` wants a token beyond those that passes in progress owe it, of which overlap alone knows."""
     return bool(remaining(sim, request) > sim.live[request].owed)
 
 
 @compiled
-def pages_for(sim: Any, tokens: int) -> int:
+def pages_for(sim: Sim, tokens: int) -> int:
     """Return the pages that `tokens` tokens take."""
     size = sim.config[0].block_size  # the same in both roles
     return int((tokens + size - 1) // size)
@@ -49,7 +49,7 @@ def pages_for(sim: Any, tokens: int) -> int:
 
 
 @compiled
-def drop_owed(sim: Any, worker: int, request: int) -> None:
+def drop_owed(sim: Sim, worker: int, request: int) -> None:
     """Let no pass that has been scheduled give `request` a token: those are thrown away."""
     sim.live[request].owed = 0
     for row in range(2):
@@ -59,7 +59,7 @@ def drop_owed(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def let_go(sim: Any, worker: int, request: int) -> None:
+def let_go(sim: Sim, worker: int, request: int) -> None:
     """Take every page from a request that is retracted, failed or canceled; what it had cached stays in the tree."""
     live = sim.live[request]
     if live.owed > 0:
@@ -73,13 +73,13 @@ def let_go(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def cache(sim: Any, worker: int, request: int) -> None:
+def cache(sim: Sim, worker: int, request: int) -> None:
     """Cache the whole pages of a request that goes on, as far as it has computed, and lock them."""
     cache_up_to(sim, worker, request, int(sim.live[request].computed))
 
 
 @compiled
-def cache_up_to(sim: Any, worker: int, request: int, tokens: int) -> None:
+def cache_up_to(sim: Sim, worker: int, request: int, tokens: int) -> None:
     """Cache the whole pages of the first `tokens` tokens of a request that goes on, and lock them."""
     config = config_of(sim, worker)
     if config.caching == 0:
@@ -94,7 +94,7 @@ def cache_up_to(sim: Any, worker: int, request: int, tokens: int) -> None:
 
 
 @compiled
-def _insert(sim: Any, tree: Any, request: int, pages: int) -> int:
+def _insert(sim: Sim, tree: Any, request: int, pages: int) -> int:
     """Cache the first `pages` pages of `request`, and return the node that ends them."""
     live = sim.live[request]
     leaf = radix.insert(tree, request, live.leaf, live.filled, pages)
@@ -104,7 +104,7 @@ def _insert(sim: Any, tree: Any, request: int, pages: int) -> int:
 
 
 @compiled
-def leave(sim: Any, worker: int, request: int) -> None:
+def leave(sim: Sim, worker: int, request: int) -> None:
     """Let a request that has its tokens go: its whole pages stay cached, unlocked; the others are free again."""
     live = sim.live[request]
     record = sim.workers[worker]
@@ -120,7 +120,7 @@ def leave(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def claim(sim: Any, worker: int, pages: int) -> None:
+def claim(sim: Sim, worker: int, pages: int) -> None:
     """Take `pages` pages from the pool, which has them or can evict them."""
     record = sim.workers[worker]
     if pages > record.free:
@@ -129,7 +129,7 @@ def claim(sim: Any, worker: int, pages: int) -> None:
 
 
 @compiled
-def growth(sim: Any, worker: int, number: int) -> int:
+def growth(sim: Sim, worker: int, number: int) -> int:
     """Return the pages that `number` decode passes of the batch would add; who wants no token takes no page."""
     pages = 0
     for i in range(sim.workers[worker].running):
@@ -140,7 +140,7 @@ def growth(sim: Any, worker: int, number: int) -> int:
 
 
 @compiled
-def growers(sim: Any, worker: int) -> int:
+def growers(sim: Sim, worker: int) -> int:
     """Return how many running requests want a token."""
     growers = 0
     for i in range(sim.workers[worker].running):
@@ -150,14 +150,14 @@ def growers(sim: Any, worker: int) -> int:
 
 
 @compiled
-def short(sim: Any, worker: int) -> bool:
+def short(sim: Sim, worker: int) -> bool:
     """Whether the pages do not cover one more token of each running request."""
     record = sim.workers[worker]
     return growth(sim, worker, ONE) > record.free + record.idle
 
 
 @compiled
-def grow(sim: Any, worker: int, request: int, number: int, end: int) -> None:
+def grow(sim: Sim, worker: int, request: int, number: int, end: int) -> None:
     """Give `request` `number` tokens and their place; the pages have been taken from the pool."""
     live = sim.live[request]
     passes.give_tokens(sim, worker, request, number, end)
@@ -169,7 +169,7 @@ def grow(sim: Any, worker: int, request: int, number: int, end: int) -> None:
 
 
 @compiled
-def promised(sim: Any, worker: int) -> float:
+def promised(sim: Sim, worker: int) -> float:
     """Return the tokens that running requests may still want, as far as admission keeps them free."""
     record = sim.workers[worker]
     share = 1.0 if config_of(sim, worker).ignore_eos != 0 else record.ratio
@@ -180,7 +180,7 @@ def promised(sim: Any, worker: int) -> float:
 
 
 @compiled
-def find(sim: Any, worker: int, request: int) -> tuple[int, int]:
+def find(sim: Sim, worker: int, request: int) -> tuple[int, int]:
     """Return the whole pages of `request` that are cached, and the node in which they end; the tree is not written.
 
     The last token is always computed, unless nothing follows it.
@@ -194,7 +194,7 @@ def find(sim: Any, worker: int, request: int) -> tuple[int, int]:
 
 
 @compiled
-def end_head(sim: Any, worker: int) -> None:
+def end_head(sim: Sim, worker: int) -> None:
     """End the head of the queue, which will never fit: rejected, or failed if it was admitted before."""
     request = queues.take(sim.queues[worker, WAITING], sim.live)
     live = sim.live[request]
@@ -204,7 +204,7 @@ def end_head(sim: Any, worker: int) -> None:
 
 
 @compiled
-def finish(sim: Any, worker: int, request: int, end: int) -> None:
+def finish(sim: Sim, worker: int, request: int, end: int) -> None:
     """End `request`, which has all its tokens at `end`; a prefill worker holds its prompt."""
     sim.workers[worker].full = 0
     if config_of(sim, worker).role == _PREFILL:
@@ -215,7 +215,7 @@ def finish(sim: Any, worker: int, request: int, end: int) -> None:
 
 
 @compiled
-def retract(sim: Any, worker: int, request: int) -> None:
+def retract(sim: Sim, worker: int, request: int) -> None:
     """Send `request` to the back of the queue without its pages."""
     sim.workers[worker].retracted = 1
     sim.workers[worker].full = 0

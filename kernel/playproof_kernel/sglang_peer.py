@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from playproof_kernel import passes, queues, radix, requests
-from playproof_kernel.arrays import NONE, WAITING
+from playproof_kernel.arrays import NONE, WAITING, Sim
 from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.sglang_pages import (
@@ -47,14 +47,14 @@ _NOT, _BUDGET, _OTHER = constant(Block.NONE), constant(Block.BUDGET), constant(B
 
 
 @compiled
-def _tokens_free(sim: Any, worker: int) -> float:
+def _tokens_free(sim: Sim, worker: int) -> float:
     """Return the tokens that admission may give away: free and evictable ones, less what running requests may want."""
     record = sim.workers[worker]
     return float((record.free + record.idle) * config_of(sim, worker).block_size) - promised(sim, worker)
 
 
 @compiled
-def _shape(sim: Any, worker: int, request: int, chunk: int) -> tuple[int, int, int, int]:
+def _shape(sim: Sim, worker: int, request: int, chunk: int) -> tuple[int, int, int, int]:
     """Return what the next prefill of `request` would be with `chunk` tokens of the chunk budget left.
 
     Returns
@@ -83,7 +83,7 @@ def _shape(sim: Any, worker: int, request: int, chunk: int) -> tuple[int, int, i
 
 
 @compiled
-def _take(sim: Any, worker: int, request: int, start: int, tokens: int, branch: int, part: Any) -> bool:
+def _take(sim: Sim, worker: int, request: int, start: int, tokens: int, branch: int, part: Any) -> bool:
     """Give `request`, the head of the queue, pages for `tokens` tokens after `start`; False when they are not there."""
     record = sim.workers[worker]
     live = sim.live[request]
@@ -117,7 +117,7 @@ def _take(sim: Any, worker: int, request: int, start: int, tokens: int, branch: 
 
 
 @compiled
-def _note_need(sim: Any, worker: int, request: int, tokens: int, reserve: int) -> None:
+def _note_need(sim: Sim, worker: int, request: int, tokens: int, reserve: int) -> None:
     """Note why the head is blocked, and what it would have to find free, now and if its cached prefix were evicted."""
     config = config_of(sim, worker)
     record = sim.workers[worker]
@@ -131,7 +131,7 @@ def _note_need(sim: Any, worker: int, request: int, tokens: int, reserve: int) -
 
 
 @compiled
-def prefill_batch(sim: Any, worker: int, part: Any) -> int:
+def prefill_batch(sim: Sim, worker: int, part: Any) -> int:
     """Take requests from the head of the queue into a prefill pass, and return how many; nobody overtakes."""
     config = config_of(sim, worker)
     record = sim.workers[worker]
@@ -184,7 +184,7 @@ def prefill_batch(sim: Any, worker: int, part: Any) -> int:
 
 
 @compiled
-def _stays_blocked(sim: Any, worker: int, first: int, last: int) -> bool:
+def _stays_blocked(sim: Sim, worker: int, first: int, last: int) -> bool:
     """Whether the head is sure to be blocked after `first` to `last` more tokens of every running request.
 
     What is free and what is reserved both only fall on the way, so the most that admission could give away is bounded
@@ -206,7 +206,7 @@ def _stays_blocked(sim: Any, worker: int, first: int, last: int) -> bool:
 
 
 @compiled
-def blocked_for(sim: Any, worker: int, number: int) -> int:
+def blocked_for(sim: Sim, worker: int, number: int) -> int:
     """Return after how many of `number` passes, from the first on, the head is still sure to be blocked."""
     done, stretch = 0, number
     while stretch > 0:
@@ -218,7 +218,7 @@ def blocked_for(sim: Any, worker: int, number: int) -> int:
 
 
 @compiled
-def make_room(sim: Any, worker: int) -> None:
+def make_room(sim: Sim, worker: int) -> None:
     """Retract the requests with the least output until the pages cover the others, if one of them can go on alone."""
     while growers(sim, worker) > 1 and short(sim, worker):
         _retract_one(sim, worker)
@@ -226,7 +226,7 @@ def make_room(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _retract_one(sim: Any, worker: int) -> None:
+def _retract_one(sim: Sim, worker: int) -> None:
     """Retract the request with the least output, of several the one with the longest prompt, then the first."""
     request = NONE
     for i in range(sim.workers[worker].running):
@@ -238,13 +238,13 @@ def _retract_one(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _goes_before(sim: Any, a: int, b: int) -> bool:
+def _goes_before(sim: Sim, a: int, b: int) -> bool:
     tokens, other = sim.live[a].generated, sim.live[b].generated
     return bool(tokens < other or (tokens == other and sim.static[a].input > sim.static[b].input))
 
 
 @compiled
-def _evict_for_survivors(sim: Any, worker: int) -> None:
+def _evict_for_survivors(sim: Sim, worker: int) -> None:
     """After a retraction, free what the requests left will want over the next passes, as far as it can be evicted."""
     record = sim.workers[worker]
     short = RETRACT_STEPS * growers(sim, worker) - record.free * sim.config[0].block_size
@@ -253,7 +253,7 @@ def _evict_for_survivors(sim: Any, worker: int) -> None:
 
 
 @compiled
-def first_tokens(sim: Any, worker: int, end: int) -> None:
+def first_tokens(sim: Sim, worker: int, end: int) -> None:
     """Give the requests whose prompt is now whole their first token.
 
     One that wants no other needs no place for it. If there is no place for those of all the others, they wait for

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from playproof_kernel.deployment import Rules
+from playproof_spec.deployment import Rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,45 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from playproof_spec.certificate import ProvenGraph
-from playproof_spec.machines import HostBlockState, NodeState, RequestState
-from playproof_spec.units import HORIZON_NS
-
-from playproof_kernel import driver, loop, radix, sglang_rules
-from playproof_kernel.arrays import (
-    ADMISSION,
-    BRANCH,
-    CONFIG,
-    COPY,
-    COPYING,
-    ENDED,
-    GAP,
-    HANDOFF,
-    HEAP,
-    HOST,
-    HOST_DETAIL,
-    HOST_PAGE,
-    HOST_STRETCH,
-    INDEX_PAGE,
-    INDEXED,
-    LANE,
-    LIVE,
-    NONE,
-    PLAY,
-    PREP,
-    QUEUE,
-    QUEUES,
-    RESULT,
-    RUN,
-    SHIFT,
-    STRETCH,
-    TICKET,
-    WORKER,
-    Sim,
-    records,
-)
-from playproof_kernel.blocks import GENERATED
-from playproof_kernel.compiled import CompiledGraph
-from playproof_kernel.deployment import (
+from playproof_spec.deployment import (
     MAX_DRAFTS,
     Backend,
     DeploymentSpec,
@@ -57,19 +19,75 @@ from playproof_kernel.deployment import (
     SpeculationSpec,
     WorkerSpec,
 )
+from playproof_spec.ledger import HOST_USE, Ledger
+from playproof_spec.machines import HostBlockState, NodeState, RequestState
+from playproof_spec.units import HORIZON_NS
+
+from playproof_kernel import driver, loop, radix, sglang_rules
+from playproof_kernel.arrays import (
+    ACTION_QUEUES,
+    ADMISSION_LOG,
+    BLOCKS,
+    BRANCHES,
+    ENDED_LOG,
+    ENTRIES,
+    GAP_LOG,
+    HANDED_OVER,
+    LANES,
+    LANES_CONTROLLED,
+    LONGEST_TABLE,
+    NODES,
+    NONE,
+    NUMBERS,
+    ONE,
+    PLACES,
+    PLAYS,
+    PREPARATION,
+    QUEUE_KINDS,
+    QUEUES,
+    REQUESTS,
+    RESULT_LOG,
+    SEATS,
+    SEATS_AHEAD,
+    SHIFT_LOG,
+    STRETCHES,
+    THREE,
+    TRANSFERS,
+    TWO,
+    UNCOUNTED,
+    WORKERS,
+    Branch,
+    Config,
+    Copying,
+    Gap,
+    Handoff,
+    Heap,
+    Host,
+    HostDetail,
+    HostPage,
+    HostStretch,
+    Indexed,
+    Play,
+    Sim,
+    Worker,
+)
+from playproof_kernel.blocks import GENERATED
+from playproof_kernel.compiled import CompiledGraph
 from playproof_kernel.faults import ReplayFault as ReplayFault
 from playproof_kernel.horizon import passed_horizon, refuse_past_horizon
 from playproof_kernel.host import ORDER_PER_BLOCK
-from playproof_kernel.ledger import HOST_USE, Ledger
 from playproof_kernel.pages import PAGE
 from playproof_kernel.passes import MAX_VARYING_PASSES
-from playproof_kernel.translation import compile_checked
+from playproof_kernel.records import allocate, enlarged, records
+from playproof_kernel.translation import compile_checked, settings_of
 
 # Instants of the event loop between two calls of the progress callback; some 0.2 s of work.
 SLICE = 100_000
 
 # Numbers of a pool in excess of its blocks are three times as many, but no more than this.
 MAX_SPARE_NUMBERS = 1 << 22
+# Room for admissions beyond one a request, so that a small run does not outgrow its log by its first preemption.
+SPARE_ADMISSIONS = 64
 
 
 def simulate(
@@ -102,18 +120,7 @@ def simulate(
     if load.snapshot_seed is not None or load.warmup or load.profile is not None:
         raise ValueError("run controls are simulated by simulate_controlled")
     refuse_past_horizon(proven.graph, deployment, load)
-    worker = deployment.worker
-    graph = compile_checked(
-        proven.graph,
-        proven.certificate.graph_digest,
-        block_size=worker.block_size,
-        blocks=worker.blocks,
-        context=deployment.context_length,
-        lanes=load.lanes is not None,
-        speedup=load.speedup,
-        play_scope=load.play_scope,
-        answers=reuses_output(deployment),
-    )
+    graph = compile_checked(proven.graph, proven.certificate.graph_digest, settings_of(deployment, load))
     if load.play_scope and len(graph.play_begin) * graph.key_span > GENERATED:
         raise ReplayFault("the plays' namespaces together need more block keys than there are")
     sim = new_sim(graph, deployment, load)
@@ -129,12 +136,6 @@ def simulate(
     driver.start(again)
     counted = finish(again)
     return replace(ledger, gap_ns=counted.gap_ns, gap_count=counted.gap_count)
-
-
-def reuses_output(deployment: DeploymentSpec) -> bool:
-    """Whether any worker finds generated tokens in its cache."""
-    decode = deployment.decode
-    return deployment.worker.reuse_output or (decode is not None and decode.worker.reuse_output)
 
 
 def finish(sim: Sim, progress: Callable[[int, int], None] | None = None) -> Ledger:
@@ -211,64 +212,54 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
     # Room for a full batch of the longest requests, within what a processor keeps at hand; it grows when that is short.
     arena = min(2 * sequences * longest, max(2 * longest, 1 << 18))
     gaps = 1 << (4 * (MAX_VARYING_PASSES + sequences) * workers).bit_length()
-    return Sim(
-        config=config,
-        run=records(1, RUN),
-        static=static,
-        live=_new_live(rows),
-        tickets=_new_tickets(rows),
-        request_state=np.zeros(rows, np.int8),
-        node_state=np.zeros(nodes, np.int8),
-        handoffs=_new_handoffs(nodes if len(config) > 1 else 0),
-        handoff_state=np.zeros(nodes if len(config) > 1 else 0, np.int8),
-        edges=graph.edges,
-        keys=graph.keys,
-        plays=_new_plays(graph),
-        play_state=np.zeros(plays, np.int8),
-        play_nodes=graph.play_nodes,
-        lane_state=np.zeros(max(lanes, 1), np.int8),
-        workers=_new_workers(config),
-        running=np.zeros((workers, sequences), np.int64),
-        receivers=np.zeros((workers, 2, sequences if config[0].ahead else 0), np.int64),
-        queues=_new_queues((workers, QUEUES)),
-        actions=_new_queues(workers + 1),
-        copies=records((workers, numbers), COPY),
-        block_state=np.zeros((workers, numbers), np.int8),
-        links=np.zeros((workers, numbers), np.int32),
+    sizes = {
+        ONE: 1,
+        TWO: 2,
+        THREE: 3,
+        QUEUE_KINDS: QUEUES,
+        REQUESTS: rows,
+        NODES: nodes,
+        HANDED_OVER: nodes if len(config) > 1 else 0,
+        LANES: max(lanes, 1),
+        SEATS: sequences,
+        SEATS_AHEAD: sequences if config[0].ahead else 0,
+        ACTION_QUEUES: workers + 1,
+        NUMBERS: numbers,
+        BLOCKS: copies,
+        PLACES: copies * PAGE,
+        STRETCHES: 1 << (2 * copies).bit_length(),
+        ENTRIES: arena,
+        LONGEST_TABLE: longest + 1,
+        BRANCHES: capacity,
+        TRANSFERS: len(graph.static) if len(config) > 1 else 0,
+        GAP_LOG: gaps,
+        ADMISSION_LOG: nodes + 2 * sequences + SPARE_ADMISSIONS,
+        WORKERS: workers,
+        PLAYS: plays,
+        **dict.fromkeys((LANES_CONTROLLED, PREPARATION, RESULT_LOG, ENDED_LOG, SHIFT_LOG, UNCOUNTED), 0),
+    }
+    given = {
+        "config": config,
+        "static": static,
+        "edges": graph.edges,
+        "keys": graph.keys,
+        "plays": _new_plays(graph),
+        "play_nodes": graph.play_nodes,
+        "workers": _new_workers(config),
         **_new_slots(config, deployment, numbers, copies),
-        order=records((workers, 1 << (2 * copies).bit_length()), STRETCH),
-        buckets=_new_buckets(workers, copies),
-        index_pages=records((workers, copies), INDEX_PAGE),
-        index_places=np.zeros((workers, copies * PAGE), np.int32),
-        arena=np.zeros(arena, np.int32),
-        spare=np.zeros(arena, np.int32),
-        holders=np.zeros(rows, np.int64),
-        found=np.zeros(longest + 1, np.int32),
-        tree=_new_trees(workers * (1 + int(config[0].router)), capacity),
-        leaves=np.zeros((workers, capacity), np.int64),
-        branches=_new_branches(workers, capacity),
-        part=np.zeros((workers, 3), np.int64),
-        heap=records(nodes, HEAP),
-        transfers=records(len(graph.static) if len(config) > 1 else 0, HEAP),
-        cancellations=_new_cancellations(load),
+        "buckets": _new_buckets(workers, copies),
+        "tree": _new_trees(workers * (1 + int(config[0].router)), capacity),
+        "branches": _new_branches(workers, capacity),
+        "cancellations": _new_cancellations(load),
         **_new_hosts(deployment, numbers),
         **_new_index(config, deployment),
-        feedback=np.zeros(rows, np.int64),
-        admissions=records(nodes + 2 * sequences, ADMISSION),
-        gaps=records(gaps, GAP),
-        phase_state=np.zeros(1, np.int8),
-        lanes=records(0, LANE),
-        prep=records(0, PREP),
-        uncounted=np.zeros(0, np.int64),
-        results=records(0, RESULT),
-        ended=records(0, ENDED),
-        shifts=records(0, SHIFT),
-    )
+    }
+    return allocate(Sim, sizes, given)
 
 
 def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: int) -> Any:
     decode = deployment.decode
-    config = records(1 if decode is None else 2, CONFIG)
+    config = records(1 if decode is None else 2, Config)
     _fill_role(config[0:1], deployment.worker, deployment.workers, nodes)
     if decode is not None:
         prefill = deployment.worker
@@ -373,28 +364,12 @@ def _forget_answers(rows: Any, role: Any) -> None:
         rows.keyed = rows.input // role.block_size
 
 
-def _new_queues(shape: int | tuple[int, ...]) -> Any:
-    queues = records(shape, QUEUE)
-    queues["head"] = NONE
-    queues["tail"] = NONE
-    return queues
-
-
 def _new_cancellations(load: LoadSpec) -> Any:
-    cancellations = records(len(load.cancellations), HEAP)
+    cancellations = records(len(load.cancellations), Heap)
     for entry, (time, node) in zip(cancellations, sorted(load.cancellations), strict=True):
         entry.time = time
         entry.node = node
     return cancellations
-
-
-def _new_tickets(rows: int) -> Any:
-    tickets = records(rows, TICKET)
-    tickets.tried_epoch = NONE
-    tickets.holder = NONE
-    for name in ("overlap", "store", "load", "restored", "asleep"):
-        tickets[name] = NONE
-    return tickets
 
 
 def _new_hosts(deployment: DeploymentSpec, numbers: int) -> dict[str, Any]:
@@ -405,9 +380,7 @@ def _new_hosts(deployment: DeploymentSpec, numbers: int) -> dict[str, Any]:
     specs = [spec.host for spec, workers in roles for _ in range(workers)]
     workers = len(specs) if any(spec is not None for spec in specs) else 0
     capacity = max((spec.blocks for spec in specs if spec is not None), default=0)
-    hosts = records(workers, HOST)
-    for name in ("pool", "spare_page", "copyings_spare", "due", "recent"):
-        hosts[name] = NONE
+    hosts = records(workers, Host)
     sharers = [worker for worker, spec in enumerate(specs) if spec is not None and spec.shared]
     for worker, spec in enumerate(specs[:workers]):
         if spec is not None:
@@ -416,12 +389,12 @@ def _new_hosts(deployment: DeploymentSpec, numbers: int) -> dict[str, Any]:
     return {
         "hosts": hosts,
         "host_state": np.zeros((pools, capacity * PAGE), np.int8),
-        "host_details": records((pools, capacity * PAGE), HOST_DETAIL),
-        "host_order": records((pools, capacity * ORDER_PER_BLOCK), HOST_STRETCH),
-        "host_pages": records((pools, capacity), HOST_PAGE),
+        "host_details": records((pools, capacity * PAGE), HostDetail),
+        "host_order": records((pools, capacity * ORDER_PER_BLOCK), HostStretch),
+        "host_pages": records((pools, capacity), HostPage),
         "host_buckets": _new_buckets(pools, capacity),
         "kept": np.zeros((workers, numbers), np.int32),
-        "copyings": records(workers * capacity, COPYING),
+        "copyings": records(workers * capacity, Copying),
         "copying_state": np.zeros(workers * capacity, np.int8),
     }
 
@@ -449,7 +422,7 @@ def _new_index(config: Any, deployment: DeploymentSpec) -> dict[str, Any]:
     if deployment.router is not None and config[0].backend == Backend.VLLM:
         # Each block may hold one key now, and have held another when its pool last published.
         capacity = 2 * max([*config.blocks.tolist(), *hosts])
-    index = records((rows, capacity + 1), INDEXED)
+    index = records((rows, capacity + 1), Indexed)
     index["next"][:, capacity] = NONE
     index["marked"][:, capacity] = NONE
     return {
@@ -458,47 +431,19 @@ def _new_index(config: Any, deployment: DeploymentSpec) -> dict[str, Any]:
     }
 
 
-def _new_handoffs(nodes: int) -> Any:
-    handoffs = records(nodes, HANDOFF)
-    for name in ("held", "reserved", "activated", "released"):
-        handoffs[name] = NONE
-    return handoffs
-
-
-def _new_live(nodes: int) -> Any:
-    live = records(nodes, LIVE)
-    for name in ("dispatched", "first_admit", "first_token", "second_token", "last_token", "terminal", "worker"):
-        live[name] = NONE
-    return live
-
-
 def _new_plays(graph: CompiledGraph) -> Any:
-    plays = records(len(graph.play_begin) - 1, PLAY)
-    unset = ("start", "first_dispatch", "last_terminal", "settled", "lane")
-    for name in (*unset, "failed_node", "failed_at", "failed_outcome"):
-        plays[name] = NONE
+    plays = records(len(graph.play_begin) - 1, Play)
     plays.node_begin = graph.play_begin[:-1]
     plays.node_end = graph.play_begin[1:]
     return plays
 
 
 def _new_workers(config: Any) -> Any:
-    table = records(int(config.workers.sum()), WORKER)
-    for name in (
-        "pass_end",
-        "tried",
-        "asked",
-        "spare_page",
-        "tree_spare",
-        "cut",
-    ):
-        table[name] = NONE
+    table = records(int(config.workers.sum()), Worker)
     table.role = np.repeat(np.arange(len(config)), config.workers)
     table.free = config.blocks[table.role]
     table.most = config.max_batched_tokens[table.role]
     table.ratio = config.ratio_start[table.role]
-    table.tree_used = 1  # the root
-    table.tree_live = 1
     return table
 
 
@@ -528,7 +473,7 @@ def _new_slots(config: Any, deployment: DeploymentSpec, numbers: int, copies: in
 
 
 def _new_trees(workers: int, capacity: int) -> Any:
-    trees = records((workers, capacity), BRANCH)
+    trees = records((workers, capacity), Branch)
     trees["place"][:, radix.ROOT] = NONE  # the root is never evicted
     return trees
 
@@ -545,8 +490,8 @@ def grown(array: Any, size: int) -> Any:
 
 def _with_larger_logs(sim: Sim) -> Sim:
     """Double the log of admissions, and rehash the gaps into a table of twice the size."""
-    gaps = records(2 * len(sim.gaps), GAP)
-    larger = sim._replace(admissions=grown(sim.admissions, 2 * len(sim.admissions)), gaps=gaps)
+    gaps = records(2 * len(sim.gaps), Gap)
+    larger: Sim = enlarged(sim, {ADMISSION_LOG: 2 * len(sim.admissions)})._replace(gaps=gaps)
     loop.rehash_gaps(larger, sim.gaps[sim.gaps["count"] > 0])
     return larger
 
@@ -554,11 +499,7 @@ def _with_larger_logs(sim: Sim) -> Sim:
 def _with_larger_trees(sim: Sim) -> Sim:
     """Double the trees' capacity, and enter their nodes into hash tables of twice the size."""
     workers, capacity = sim.leaves.shape
-    tree = records((len(sim.tree), 2 * capacity), BRANCH)
-    tree[:, :capacity] = sim.tree
-    leaves = np.zeros((workers, 2 * capacity), np.int64)
-    leaves[:, :capacity] = sim.leaves
-    larger = sim._replace(tree=tree, leaves=leaves, branches=_new_branches(workers, 2 * capacity))
+    larger: Sim = enlarged(sim, {BRANCHES: 2 * capacity})._replace(branches=_new_branches(workers, 2 * capacity))
     radix.enter_all(larger, sim.branches)
     return larger
 
@@ -585,7 +526,7 @@ def ledger_of(sim: Sim) -> Ledger:
     admissions = sim.admissions[: int(sim.run[0].admissions)]
     gaps = sim.gaps[sim.gaps["count"] > 0]
     gaps = gaps[np.argsort(gaps.value, kind="stable")]
-    handoffs = sim.handoffs if split else _new_handoffs(nodes)
+    handoffs = sim.handoffs if split else records(nodes, Handoff)
     decode_worker = np.where(served.worker == NONE, NONE, served.worker - int(sim.config[-1].first_worker))
     return Ledger(
         node_state=sim.node_state,
@@ -654,7 +595,7 @@ def host_use(sim: Sim) -> npt.NDArray[np.void]:
     """Return what each worker did with its host pool, and the pools; empty where there is none."""
     use: npt.NDArray[np.void] = np.zeros(len(sim.hosts), HOST_USE)
     unheard = _moving_since(sim)
-    for name in set(HOST_USE.names or ()) & set(HOST.names or ()):
+    for name in set(HOST_USE.names or ()) & set(Host.dtype.names or ()):
         use[name] = sim.hosts[name]
     for direction, (link, blocks) in enumerate((("d2h", "stored"), ("h2d", "loaded"))):
         use[f"{blocks}_blocks"] = sim.hosts.moved_blocks[:, direction]

@@ -13,8 +13,7 @@ Draw: the top 53 bits of the two words, the second one above, over 2^53.
 
 from __future__ import annotations
 
-from typing import Any
-
+from playproof_kernel.arrays import Sim
 from playproof_kernel.jit import compiled, compiled_entry, constant
 from playproof_kernel.requests import config_of, known
 
@@ -57,7 +56,7 @@ def threefry(key_low: int, key_high: int, low: int, high: int) -> tuple[int, int
 
 
 @compiled
-def draw(sim: Any, worker: int, request: int, place: int) -> float:
+def draw(sim: Sim, worker: int, request: int, place: int) -> float:
     """Return the draw, from 0 on and below 1, for the token of `request` at `place` in its output."""
     config = config_of(sim, worker)
     low = config.seed_low + worker - config.first_worker
@@ -67,7 +66,7 @@ def draw(sim: Any, worker: int, request: int, place: int) -> float:
 
 
 @compiled
-def drafted(sim: Any, worker: int, request: int) -> int:
+def drafted(sim: Sim, worker: int, request: int) -> int:
     """Return how many tokens are drafted for a running request: none before its first there, nor past the context."""
     config = config_of(sim, worker)
     if sim.live[request].drafting == 0:
@@ -76,7 +75,7 @@ def drafted(sim: Any, worker: int, request: int) -> int:
 
 
 @compiled
-def accepted(sim: Any, worker: int, request: int, most: int) -> int:
+def accepted(sim: Sim, worker: int, request: int, most: int) -> int:
     """Return how many tokens the current decode pass gives `request`: 1, and the accepted drafts, `most` at most."""
     config = config_of(sim, worker)
     tokens = 1

@@ -7,16 +7,14 @@ arena runs short.
 
 from __future__ import annotations
 
-from typing import Any
-
 from playproof_kernel import blocks, router
-from playproof_kernel.arrays import ASIDE, NONE, WAITING
+from playproof_kernel.arrays import ASIDE, NONE, WAITING, Sim
 from playproof_kernel.jit import ONE, ZERO, compiled
 from playproof_kernel.requests import config_of
 
 
 @compiled
-def never_fits(sim: Any, worker: int, request: int) -> bool:
+def never_fits(sim: Sim, worker: int, request: int) -> bool:
     """Whether no state of the pool admits `request`: its prompt reaches the context limit, or it is too large."""
     config = config_of(sim, worker)
     prompt = sim.static[request].input
@@ -24,7 +22,7 @@ def never_fits(sim: Any, worker: int, request: int) -> bool:
 
 
 @compiled
-def room_for_one(sim: Any) -> bool:
+def room_for_one(sim: Sim) -> bool:
     """Make room for one more table of any size; False when the arena must grow (see `reserve_room`)."""
     run = sim.run[0]
     longest = sim.found.shape[0] - 1
@@ -34,7 +32,7 @@ def room_for_one(sim: Any) -> bool:
 
 
 @compiled
-def _wanted_by(sim: Any, worker: int, request: int, seats: int) -> int:
+def _wanted_by(sim: Sim, worker: int, request: int, seats: int) -> int:
     """Return the entries that the tables of `seats` requests of a queue want, from `request` on."""
     wanted = 0
     while request != NONE and seats > 0:
@@ -47,7 +45,7 @@ def _wanted_by(sim: Any, worker: int, request: int, seats: int) -> int:
 
 
 @compiled
-def reserve_room(sim: Any, worker: int) -> bool:
+def reserve_room(sim: Sim, worker: int) -> bool:
     """Make room for every request that the next pass of `worker` could admit, and for one reservation at its end.
 
     Writes `arena`, `spare` and the tables' places; leaves the entries wanted in ``run.arena_wanted``, and returns
@@ -72,7 +70,7 @@ def reserve_room(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _compact(sim: Any, wanted: int) -> bool:
+def _compact(sim: Sim, wanted: int) -> bool:
     """Squeeze the holes out of the arena; False when it must grow, to take `wanted` more entries.
 
     It must, too, when it stays more than half full: the next time would come too soon.
@@ -95,7 +93,7 @@ def _compact(sim: Any, wanted: int) -> bool:
 
 
 @compiled
-def _open(sim: Any, request: int) -> None:
+def _open(sim: Sim, request: int) -> None:
     run = sim.run[0]
     live = sim.live[request]
     sim.tickets[request].holder = run.holders
@@ -106,7 +104,7 @@ def _open(sim: Any, request: int) -> None:
 
 
 @compiled
-def open_with_prefix(sim: Any, worker: int, request: int, hits: int) -> None:
+def open_with_prefix(sim: Sim, worker: int, request: int, hits: int) -> None:
     """Give `request` a table that begins with the `hits` copies that `cached_prefix` found, one reference each."""
     live = sim.live[request]
     _open(sim, request)
@@ -116,7 +114,7 @@ def open_with_prefix(sim: Any, worker: int, request: int, hits: int) -> None:
 
 
 @compiled
-def extend(sim: Any, worker: int, request: int, tokens: int) -> None:
+def extend(sim: Sim, worker: int, request: int, tokens: int) -> None:
     """Give `request` fresh copies until its table covers `tokens` tokens; the caller has checked that they exist."""
     live = sim.live[request]
     size = config_of(sim, worker).block_size
@@ -129,13 +127,13 @@ def extend(sim: Any, worker: int, request: int, tokens: int) -> None:
 
 
 @compiled
-def cache_full_blocks(sim: Any, worker: int, request: int) -> None:
+def cache_full_blocks(sim: Sim, worker: int, request: int) -> None:
     """Cache every block of `request` that its computed tokens have filled since the last call."""
     cache_up_to(sim, worker, request, int(sim.live[request].computed))
 
 
 @compiled
-def cache_up_to(sim: Any, worker: int, request: int, tokens: int) -> None:
+def cache_up_to(sim: Sim, worker: int, request: int, tokens: int) -> None:
     """Cache every block that the first `tokens` tokens of `request` fill and that is not cached yet."""
     config = config_of(sim, worker)
     if config.caching == 0:
@@ -146,13 +144,13 @@ def cache_up_to(sim: Any, worker: int, request: int, tokens: int) -> None:
 
 
 @compiled
-def cache_loaded(sim: Any, worker: int, request: int) -> None:
+def cache_loaded(sim: Sim, worker: int, request: int) -> None:
     """Cache the blocks of `request` that a load from the host has filled: all of its table that is not cached yet."""
     _cache(sim, worker, request, int(sim.live[request].table_len), blocks.LOADED)
 
 
 @compiled
-def _cache(sim: Any, worker: int, request: int, full: int, event: int) -> None:
+def _cache(sim: Sim, worker: int, request: int, full: int, event: int) -> None:
     """Cache the blocks of `request` up to block `full`, those that are not cached yet."""
     config = config_of(sim, worker)
     live = sim.live[request]
@@ -180,7 +178,7 @@ def _cache(sim: Any, worker: int, request: int, full: int, event: int) -> None:
 
 
 @compiled
-def release_all(sim: Any, worker: int, request: int) -> None:
+def release_all(sim: Sim, worker: int, request: int) -> None:
     """Release every copy of `request`, last block first, so that a prompt's tail is evicted before its head."""
     live = sim.live[request]
     ticket = sim.tickets[request]
@@ -200,7 +198,7 @@ def release_all(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def cached_prefix(sim: Any, worker: int, request: int, most: int) -> int:
+def cached_prefix(sim: Sim, worker: int, request: int, most: int) -> int:
     """Find the resident leading full blocks of `request`, at most `most`.
 
     Returns
@@ -212,7 +210,7 @@ def cached_prefix(sim: Any, worker: int, request: int, most: int) -> int:
 
 
 @compiled
-def fits(sim: Any, worker: int, total: int, hits: int, promised: int) -> bool:
+def fits(sim: Sim, worker: int, total: int, hits: int, promised: int) -> bool:
     """Whether `total` blocks can be had, beside `promised` other ones, when the first `hits` are those found last.
 
     Of these, the ones that nobody uses are taken out of what is available.
@@ -222,7 +220,7 @@ def fits(sim: Any, worker: int, total: int, hits: int, promised: int) -> bool:
 
 
 @compiled
-def take_prefix(sim: Any, worker: int, request: int, most: int) -> int:
+def take_prefix(sim: Sim, worker: int, request: int, most: int) -> int:
     """Give `request`, which is known to fit, a table that begins with its resident leading full blocks, at most `most`.
 
     One walk does what `cached_prefix` and `open_with_prefix` do in two. Returns how many blocks were found.
@@ -236,7 +234,7 @@ def take_prefix(sim: Any, worker: int, request: int, most: int) -> int:
 
 
 @compiled
-def _prefix(sim: Any, worker: int, request: int, most: int, taken: int) -> int:
+def _prefix(sim: Sim, worker: int, request: int, most: int, taken: int) -> int:
     config = config_of(sim, worker)
     static = sim.static[request]
     hits, number = 0, 0
@@ -257,7 +255,7 @@ def _prefix(sim: Any, worker: int, request: int, most: int, taken: int) -> int:
 
 
 @compiled
-def _look_up(sim: Any, worker: int, request: int, begin: int, key: int, stride: int, number: int, taken: int) -> int:
+def _look_up(sim: Sim, worker: int, request: int, begin: int, key: int, stride: int, number: int, taken: int) -> int:
     pool = blocks.pool_of(sim, worker)
     if taken != 0:
         return blocks.take(pool, sim.arena, sim.live[request].table_begin + begin, key, stride, number)

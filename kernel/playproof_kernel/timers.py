@@ -10,7 +10,7 @@ from typing import Any
 
 from playproof_spec.machines import NodeState
 
-from playproof_kernel.arrays import NONE
+from playproof_kernel.arrays import NONE, Sim
 from playproof_kernel.jit import ZERO, compiled, constant
 
 _READY = constant(NodeState.READY)
@@ -83,7 +83,7 @@ def pop(heap: Any, count: int) -> int:
 
 
 @compiled
-def push_timer(sim: Any, time: int, node: int) -> None:
+def push_timer(sim: Sim, time: int, node: int) -> None:
     """Add a timer; a node has one timer in its life, so the heap never outgrows the nodes."""
     run = sim.run[0]
     push(sim.heap, run.heap, time, node, sim.static[node].serial)
@@ -91,7 +91,7 @@ def push_timer(sim: Any, time: int, node: int) -> None:
 
 
 @compiled
-def pop_timer(sim: Any) -> int:
+def pop_timer(sim: Sim) -> int:
     """Take the earliest timer off the heap and return its node."""
     run = sim.run[0]
     node = pop(sim.heap, run.heap)
@@ -100,7 +100,7 @@ def pop_timer(sim: Any) -> int:
 
 
 @compiled
-def next_timer(sim: Any) -> int:
+def next_timer(sim: Sim) -> int:
     """Return the time of the earliest timer that still matters, or NONE; timers of skipped nodes are dropped here."""
     while sim.run[0].heap > 0:
         if sim.node_state[sim.heap[0].node] == _READY:
@@ -110,7 +110,7 @@ def next_timer(sim: Any) -> int:
 
 
 @compiled
-def is_due(sim: Any) -> bool:
+def is_due(sim: Sim) -> bool:
     """Whether a timer that still matters is due; others that are due are dropped here."""
     run = sim.run[0]
     while run.heap > 0 and sim.heap[0].time <= run.now:
@@ -121,14 +121,14 @@ def is_due(sim: Any) -> bool:
 
 
 @compiled
-def _order(sim: Any) -> None:
+def _order(sim: Sim) -> None:
     count = sim.run[0].heap
     for at in range(count // 2 - 1, -1, -1):
         _sift_down(sim.heap, count, at)
 
 
 @compiled
-def drop_dead(sim: Any) -> None:
+def drop_dead(sim: Sim) -> None:
     """Drop the timers of all nodes that are not ready any more, before another request takes the slot of one."""
     run = sim.run[0]
     kept = 0
@@ -141,7 +141,7 @@ def drop_dead(sim: Any) -> None:
 
 
 @compiled
-def bring_forward(sim: Any, play: int, by: int) -> int:
+def bring_forward(sim: Sim, play: int, by: int) -> int:
     """Move the timers of `play` (NONE: of all plays) `by` ns earlier, and return how many those are."""
     run = sim.run[0]
     moved = 0

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_kernel.deployment import TimingKind
+from playproof_spec.deployment import TimingKind
+
 from playproof_kernel.jit import compiled, constant
 
 _FIXED = constant(TimingKind.FIXED)

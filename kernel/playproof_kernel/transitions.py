@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from playproof_spec import machines
+from playproof_spec.deployment import Backend
 
-from playproof_kernel.deployment import Backend
+from playproof_kernel.arrays import Sim
 from playproof_kernel.jit import compiled, constant
 
 _SGLANG = constant(Backend.SGLANG)
@@ -58,7 +59,7 @@ def advance(table: Any, states: Any, index: Any, event: Any) -> None:
 
 
 @compiled
-def advance_handoff(sim: Any, node: int, event: int) -> None:
+def advance_handoff(sim: Sim, node: int, event: int) -> None:
     """Move the handoff of `node` along `event`, by the table of the deployment's engine."""
     if sim.config[0].backend == _SGLANG:
         advance(DESTINATION_FIRST_TABLE, sim.handoff_state, node, event)

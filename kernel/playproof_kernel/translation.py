@@ -27,12 +27,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.graph import Graph, Trigger
 from playproof_spec.identity import NAMESPACE_RULE, NUMBER_RULE, Computed, Term, evaluate, written_out
 from playproof_spec.places import place
 from playproof_spec.units import NS_PER_MS
 
 from playproof_kernel import instances, prompts
+from playproof_kernel.arrays import Sim
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.faults import TranslationFault
 
@@ -43,6 +45,7 @@ __all__ = [
     "refuse_wrong_namespaces",
     "refuse_wrong_seats",
     "sample",
+    "settings_of",
 ]
 
 Int64 = npt.NDArray[np.int64]
@@ -69,28 +72,29 @@ class Settings(NamedTuple):
     answers: bool = False
 
 
-def compile_checked(
-    graph: Graph,
-    digest: str,
-    *,
-    block_size: int,
-    blocks: int,
-    context: int,
-    lanes: bool,
-    speedup: float,
-    play_scope: bool = False,
-    answers: bool = False,
-) -> CompiledGraph:
-    """Compile `graph` and check what came out; its `digest` draws the sample.
+def settings_of(deployment: DeploymentSpec, load: LoadSpec) -> Settings:
+    """Return what a graph is compiled for on `deployment` under `load`."""
+    worker, decode = deployment.worker, deployment.decode
+    return Settings(
+        block_size=worker.block_size,
+        blocks=worker.blocks,
+        context=deployment.context_length,
+        lanes=load.lanes is not None,
+        speedup=load.speedup,
+        play_scope=load.play_scope,
+        # Once any worker finds generated tokens in its cache.
+        answers=worker.reuse_output or (decode is not None and decode.worker.reuse_output),
+    )
 
-    Parameters and result are those of `compile_graph`.
+
+def compile_checked(graph: Graph, digest: str, settings: Settings) -> CompiledGraph:
+    """Compile `graph` as `compile_graph` does and check what came out; its `digest` draws the sample.
 
     Raises
     ------
     TranslationFault
         When the arrays say something else than the graph; that is our fault.
     """
-    settings = Settings(block_size, blocks, context, lanes, speedup, play_scope, answers)
     compiled = compile_graph(graph, **settings._asdict())
     check_translation(graph, compiled, settings, digest)
     return compiled
@@ -419,7 +423,7 @@ class _Single:
 # Run controls --------------------------------------------------------------------------------------------------------
 
 
-def refuse_wrong_seats(graph: Graph, sim: Any, speedup: float) -> None:
+def refuse_wrong_seats(graph: Graph, sim: Sim, speedup: float) -> None:
     """Compare what seats are copied from with the graph: its edges name targets by their place in the play.
 
     Raises
@@ -444,7 +448,7 @@ def refuse_wrong_seats(graph: Graph, sim: Any, speedup: float) -> None:
     _compare_times(graph, "the floor in a whole play", static.floor, floors_ns)
 
 
-def refuse_wrong_namespaces(sim: Any) -> None:
+def refuse_wrong_namespaces(sim: Sim) -> None:
     """Evaluate the rule that M6 proves, and compare what the run has given its instances and its preparation.
 
     Raises

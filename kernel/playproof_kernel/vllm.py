@@ -30,12 +30,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_spec.deployment import Role, TimingKind
 from playproof_spec.machines import RequestEvent, RequestState
 from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel import blocks, offload, passes, queues, requests, router, speculation, tables
-from playproof_kernel.arrays import ASIDE, NONE, OUTCOMES, PENDING, WAITING
-from playproof_kernel.deployment import Role, TimingKind
+from playproof_kernel.arrays import ASIDE, NONE, OUTCOMES, PENDING, WAITING, Sim
 from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
 from playproof_kernel.transitions import REQUEST_TABLE, advance
@@ -50,7 +50,7 @@ _PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
 
 
 @compiled
-def _preempt_last(sim: Any, worker: int) -> int:
+def _preempt_last(sim: Sim, worker: int) -> int:
     record = sim.workers[worker]
     record.running -= 1
     request = int(sim.running[worker, record.running])
@@ -63,7 +63,7 @@ def _preempt_last(sim: Any, worker: int) -> int:
 
 
 @compiled
-def _compute(sim: Any, worker: int, request: int, tokens: int, part: Any) -> None:
+def _compute(sim: Sim, worker: int, request: int, tokens: int, part: Any) -> None:
     """Let `request` compute `tokens` more tokens in this pass: blocks, cache, and its share of the prefill part.
 
     `part` (Int64, shape (3,)) is written: requests that computed prompt tokens, the sum of their prompt tokens known
@@ -90,7 +90,7 @@ def _compute(sim: Any, worker: int, request: int, tokens: int, part: Any) -> Non
 
 
 @compiled
-def _bound_requests(sim: Any, worker: int) -> None:
+def _bound_requests(sim: Sim, worker: int) -> None:
     """Find out how many tokens the pass to be scheduled computes of one request at most.
 
     The bound of long prefills holds where there is another request that it could keep waiting.
@@ -108,7 +108,7 @@ def _bound_requests(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[int, int, bool]:
+def _schedule_running(sim: Sim, worker: int, budget: int, part: Any) -> tuple[int, int, bool]:
     """Give running requests their tokens, preempting from the end when the pool is short.
 
     Returns
@@ -154,7 +154,7 @@ def _schedule_running(sim: Any, worker: int, budget: int, part: Any) -> tuple[in
 
 
 @compiled
-def _first_materialized(sim: Any, worker: int) -> int:
+def _first_materialized(sim: Sim, worker: int) -> int:
     """Return the waiting request that arrived first among those whose prompt is there already, or NONE."""
     first = NONE
     request = sim.queues[worker, WAITING].head
@@ -166,14 +166,14 @@ def _first_materialized(sim: Any, worker: int) -> int:
 
 
 @compiled
-def _seat(sim: Any, worker: int, request: int) -> None:
+def _seat(sim: Sim, worker: int, request: int) -> None:
     requests.seat(sim, worker, request)
     sim.live[request].granted = 1
     sim.live[request].drafting = 0
 
 
 @compiled
-def _seat_materialized(sim: Any, worker: int, request: int) -> None:
+def _seat_materialized(sim: Sim, worker: int, request: int) -> None:
     queues.remove(sim.queues[worker, WAITING], sim.live, request)
     requests.admit(sim, worker, request, ZERO)
     _seat(sim, worker, request)
@@ -188,7 +188,7 @@ def _takes_no_time(config: Any) -> bool:
 
 
 @compiled
-def _most_reusable(sim: Any, worker: int, request: int, tokens: int) -> int:
+def _most_reusable(sim: Sim, worker: int, request: int, tokens: int) -> int:
     """Return how many leading blocks `request`, which knows `tokens` tokens, may reuse at most."""
     config = config_of(sim, worker)
     if config.caching == 0:
@@ -198,7 +198,7 @@ def _most_reusable(sim: Any, worker: int, request: int, tokens: int) -> int:
 
 
 @compiled
-def _reusable(sim: Any, worker: int, request: int, tokens: int) -> int:
+def _reusable(sim: Sim, worker: int, request: int, tokens: int) -> int:
     """Return how many leading blocks of `request`, which knows `tokens` tokens, it may reuse.
 
     The copies are left in ``sim.found``.
@@ -210,7 +210,7 @@ def _reusable(sim: Any, worker: int, request: int, tokens: int) -> int:
 
 
 @compiled
-def _admit_head(sim: Any, worker: int, request: int, tokens: int, hits: int, budget: int, part: Any) -> int:
+def _admit_head(sim: Sim, worker: int, request: int, tokens: int, hits: int, budget: int, part: Any) -> int:
     """Admit the head of the waiting queue, whose table holds `hits` cached blocks; returns what it uses of `budget`."""
     live = sim.live[request]
     queues.take(sim.queues[worker, WAITING], sim.live)
@@ -223,7 +223,7 @@ def _admit_head(sim: Any, worker: int, request: int, tokens: int, hits: int, bud
 
 
 @compiled
-def _blocks_to_admit(sim: Any, worker: int, room: int, hits: int, budget: int) -> int:
+def _blocks_to_admit(sim: Sim, worker: int, room: int, hits: int, budget: int) -> int:
     """Return how many blocks there must be for a request to be admitted, the `hits` found in cache among them.
 
     They hold the `room` tokens that it knows, or what its first pass leaves it with.
@@ -237,13 +237,13 @@ def _blocks_to_admit(sim: Any, worker: int, room: int, hits: int, budget: int) -
 
 
 @compiled
-def _kept_free(sim: Any, worker: int) -> int:
+def _kept_free(sim: Sim, worker: int) -> int:
     """Return the blocks that admission leaves available: a watermark, unless nothing runs."""
     return int(config_of(sim, worker).watermark) if sim.workers[worker].running > 0 else 0
 
 
 @compiled
-def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
+def _admit_waiting(sim: Sim, worker: int, budget: int, part: Any) -> None:
     """Admit from the head of the waiting queue until one does not fit; end those that can never fit.
 
     While a destination is pending, only materialized requests are admitted.
@@ -295,7 +295,7 @@ def _admit_waiting(sim: Any, worker: int, budget: int, part: Any) -> None:
 
 
 @compiled
-def _admit_beside_host(sim: Any, worker: int, budget: int, part: Any) -> None:
+def _admit_beside_host(sim: Sim, worker: int, budget: int, part: Any) -> None:
     """Do the same on a worker with host memory: what the host has of a prompt is restored before its admission.
 
     Nobody is looked at without budget left, since looking counts as use.
@@ -364,7 +364,7 @@ def _admit_beside_host(sim: Any, worker: int, budget: int, part: Any) -> None:
 
 
 @compiled
-def _candidate_beside_host(sim: Any, worker: int) -> int:
+def _candidate_beside_host(sim: Sim, worker: int) -> int:
     """Return whom admission looks at next, or NONE: requests handed over come first, pending destinations or not."""
     if config_of(sim, worker).role == _DECODE:
         request = _first_materialized(sim, worker)
@@ -379,7 +379,7 @@ def _candidate_beside_host(sim: Any, worker: int) -> int:
 
 
 @compiled
-def _rescued(sim: Any, worker: int) -> int:
+def _rescued(sim: Sim, worker: int) -> int:
     """Return whom to admit in place of a candidate that has no room, or NONE: most often it waits for the room.
 
     But when nothing runs, no copy of the worker is under way and no handoff holds memory here, what it waits for is
@@ -392,14 +392,14 @@ def _rescued(sim: Any, worker: int) -> int:
 
 
 @compiled
-def _refuse_beside_host(sim: Any, worker: int, request: int) -> None:
+def _refuse_beside_host(sim: Sim, worker: int, request: int) -> None:
     """End a request that can never fit: refused, or failed if it ran before."""
     offload.leave(sim, worker, request)
     requests.note_outcome(sim, worker, request, _REJECT if sim.live[request].admissions == 0 else _FAIL)
 
 
 @compiled
-def _decode_part(sim: Any, worker: int) -> tuple[int, int]:
+def _decode_part(sim: Sim, worker: int) -> tuple[int, int]:
     """Return how many running requests decode in the pass just scheduled, and the tokens that they know together.
 
     A first token belongs to the prefill pass that computed the prompt's end. A request that was preempted and
@@ -421,7 +421,7 @@ def _decode_part(sim: Any, worker: int) -> tuple[int, int]:
 
 
 @compiled
-def start_pass(sim: Any, worker: int) -> bool:
+def start_pass(sim: Sim, worker: int) -> bool:
     """Schedule one pass of an idle worker at the current instant; False when it would have no effect.
 
     Writes the worker's record, its pool, its queues and the requests that it touches.
@@ -474,7 +474,7 @@ def start_pass(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _most_tokens(sim: Any, worker: int, request: int) -> int:
+def _most_tokens(sim: Sim, worker: int, request: int) -> int:
     """Return the most tokens that the current pass may give `request`: as granted, wanted, and held by the pool."""
     config = config_of(sim, worker)
     live = sim.live[request]
@@ -483,7 +483,7 @@ def _most_tokens(sim: Any, worker: int, request: int) -> int:
 
 
 @compiled
-def _new_blocks(sim: Any, worker: int, request: int, tokens: int) -> int:
+def _new_blocks(sim: Sim, worker: int, request: int, tokens: int) -> int:
     """Return how many blocks `tokens` more tokens of `request` open."""
     size = config_of(sim, worker).block_size
     before = known(sim, request)
@@ -491,7 +491,7 @@ def _new_blocks(sim: Any, worker: int, request: int, tokens: int) -> int:
 
 
 @compiled
-def _release_done(sim: Any, worker: int) -> None:
+def _release_done(sim: Sim, worker: int) -> None:
     """Let go of the blocks of requests that want no token and are through; fail those that the pool cannot hold."""
     record = sim.workers[worker]
     prefill = config_of(sim, worker).role == _PREFILL
@@ -514,7 +514,7 @@ def _release_done(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _reserve_tokens(sim: Any, worker: int) -> bool:
+def _reserve_tokens(sim: Sim, worker: int) -> bool:
     """Keep blocks free for every token that the pass may give, preempting from the end; True if any was preempted."""
     record = sim.workers[worker]
     _release_done(sim, worker)
@@ -536,7 +536,7 @@ def _reserve_tokens(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _give_accepted(sim: Any, worker: int, request: int, end: int) -> None:
+def _give_accepted(sim: Sim, worker: int, request: int, end: int) -> None:
     """Give `request` its next token and the drafts that were accepted behind it; all but the last are computed."""
     live = sim.live[request]
     number = speculation.accepted(sim, worker, request, _most_tokens(sim, worker, request))
@@ -553,7 +553,7 @@ def _give_accepted(sim: Any, worker: int, request: int, end: int) -> None:
 
 
 @compiled
-def _growth_fits(sim: Any, worker: int, number: int) -> bool:
+def _growth_fits(sim: Sim, worker: int, number: int) -> bool:
     """Whether the pool covers `number` further decode passes of the batch."""
     size = config_of(sim, worker).block_size
     short = 0
@@ -564,7 +564,7 @@ def _growth_fits(sim: Any, worker: int, number: int) -> bool:
 
 
 @compiled
-def _plan_macro(sim: Any, worker: int) -> None:
+def _plan_macro(sim: Sim, worker: int) -> None:
     """Extend the pass just scheduled over as many equal ones as the batch allows; writes `macro` and `pass_end`."""
     config = config_of(sim, worker)
     record = sim.workers[worker]
@@ -593,7 +593,7 @@ def _plan_macro(sim: Any, worker: int) -> None:
 
 
 @compiled
-def grow(sim: Any, worker: int, number: int) -> None:
+def grow(sim: Sim, worker: int, number: int) -> None:
     """Compute `number` more tokens of every running request."""
     # The last of them is owed by the pass before, where one is scheduled ahead.
     owed = int(config_of(sim, worker).ahead)
@@ -606,7 +606,7 @@ def grow(sim: Any, worker: int, number: int) -> None:
 
 
 @compiled
-def go_on(sim: Any, worker: int) -> None:
+def go_on(sim: Sim, worker: int) -> None:
     """What was a pass in the middle of a macro-step is the first of the next step: note what it computes.
 
     What a pass computes shows at once in the pool. With asynchronous scheduling so does the pass behind it.
@@ -623,7 +623,7 @@ def go_on(sim: Any, worker: int) -> None:
 
 
 @compiled
-def _finish_unanswered(sim: Any, worker: int, end: int) -> None:
+def _finish_unanswered(sim: Sim, worker: int, end: int) -> None:
     """End the running requests that want no token and have their prompt: they let go before the others do."""
     record = sim.workers[worker]
     kept = 0
@@ -640,7 +640,7 @@ def _finish_unanswered(sim: Any, worker: int, end: int) -> None:
 
 
 @compiled
-def apply_passes(sim: Any, worker: int, number: int) -> None:
+def apply_passes(sim: Sim, worker: int, number: int) -> None:
     """End the first `number` passes of the current step: tokens, completions, released blocks; the worker idles.
 
     Writes the pool, the requests, the feedback list and the log of gaps.
@@ -689,14 +689,14 @@ def apply_passes(sim: Any, worker: int, number: int) -> None:
 
 
 @compiled
-def _is_ending(sim: Any, request: int) -> bool:
+def _is_ending(sim: Sim, request: int) -> bool:
     """Whether the pass in progress brings `request`, which runs, to its end: there is nothing to schedule for it."""
     live = sim.live[request]
     return bool(live.owed > 0 and live.generated + live.owed >= sim.static[request].limit)
 
 
 @compiled
-def _schedule_running_ahead(sim: Any, worker: int, budget: int, part: Any) -> tuple[int, bool]:
+def _schedule_running_ahead(sim: Sim, worker: int, budget: int, part: Any) -> tuple[int, bool]:
     """Give running requests their tokens, those that they are owed counted as known.
 
     Returns
@@ -738,7 +738,7 @@ def _schedule_running_ahead(sim: Any, worker: int, budget: int, part: Any) -> tu
 
 
 @compiled
-def _note_receivers(sim: Any, worker: int, row: int) -> tuple[int, int]:
+def _note_receivers(sim: Sim, worker: int, row: int) -> tuple[int, int]:
     """Write down whom the pass just scheduled gives a token or brings to its end, in ``sim.receivers[worker, row]``.
 
     Returns
@@ -765,7 +765,7 @@ def _note_receivers(sim: Any, worker: int, row: int) -> tuple[int, int]:
 
 
 @compiled
-def _prepare(sim: Any, worker: int) -> bool:
+def _prepare(sim: Sim, worker: int) -> bool:
     """Schedule the pass behind the one in progress, or behind none; False when it would have no effect."""
     config, run, record = config_of(sim, worker), sim.run[0], sim.workers[worker]
     row = 1 - record.flight
@@ -800,7 +800,7 @@ def _prepare(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _start_ahead(sim: Any, worker: int) -> bool:
+def _start_ahead(sim: Sim, worker: int) -> bool:
     """Start the pass that was prepared, or schedule one, and prepare the one behind it; False when there is none."""
     record = sim.workers[worker]
     if record.prepared == 0 and not _prepare(sim, worker):
@@ -818,7 +818,7 @@ def _start_ahead(sim: Any, worker: int) -> bool:
 
 
 @compiled
-def _give_owed(sim: Any, worker: int, request: int, number: int, end: int) -> None:
+def _give_owed(sim: Sim, worker: int, request: int, number: int, end: int) -> None:
     """Give `request` the tokens of `number` passes, the last of which ended at `end`."""
     live = sim.live[request]
     # All but the first of these passes were scheduled since.
@@ -838,7 +838,7 @@ def _give_owed(sim: Any, worker: int, request: int, number: int, end: int) -> No
 
 
 @compiled
-def _apply_ahead(sim: Any, worker: int, number: int) -> None:
+def _apply_ahead(sim: Sim, worker: int, number: int) -> None:
     """End the first `number` passes of the current step; the one behind them stays prepared."""
     record = sim.workers[worker]
     end = passes.finish(sim, worker, number)
@@ -871,7 +871,7 @@ def _apply_ahead(sim: Any, worker: int, number: int) -> None:
 
 
 @compiled
-def forget(sim: Any, worker: int, request: int) -> None:
+def forget(sim: Sim, worker: int, request: int) -> None:
     """Let no pass that has been scheduled give `request` anything any more: another may take its place."""
     if config_of(sim, worker).ahead == 0:
         return
@@ -885,7 +885,7 @@ def forget(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def reserve(sim: Any, worker: int, request: int) -> int:
+def reserve(sim: Sim, worker: int, request: int) -> int:
     """Take blocks for the prompt of `request`; returns the tokens that the blocks not resident hold, or NONE.
 
     Full blocks of the prompt that are resident are taken by reference, all others fresh. A fresh one that a store still
@@ -918,7 +918,7 @@ def reserve(sim: Any, worker: int, request: int) -> int:
 
 
 @compiled
-def activate(sim: Any, worker: int, request: int) -> None:
+def activate(sim: Sim, worker: int, request: int) -> None:
     """The prompt of `request` is there: its full blocks are cached, and it waits at its order of arrival."""
     live = sim.live[request]
     live.computed = sim.static[request].input
@@ -935,6 +935,6 @@ def activate(sim: Any, worker: int, request: int) -> None:
 
 
 @compiled
-def release_source(sim: Any, worker: int, request: int) -> None:
+def release_source(sim: Sim, worker: int, request: int) -> None:
     """Let a held prompt go: its full blocks stay cached."""
     tables.release_all(sim, worker, request)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 from playproof_spec.certificate import ProvenGraph, prove
+from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec
 from playproof_spec.sketch import sketch
 
 from playproof_kernel import loop
 from playproof_kernel.compiled import compile_graph
 from playproof_kernel.controlled import simulate_controlled
-from playproof_kernel.deployment import Backend, DeploymentSpec, LoadSpec
 from playproof_kernel.live_driver import LiveDriver
 from playproof_kernel.live_engine import LiveEngine
 from playproof_kernel.simulate import new_sim, simulate, with_room

@@ -16,7 +16,7 @@ import msgspec
 from playproof_spec.catalogue import Kind, Severity
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import MAX_TOKENS, Graph, Relation, Source, Trigger
-from playproof_spec.units import HORIZON_NS, NS_PER_MS
+from playproof_spec.units import HORIZON_NS, NS_PER_MS, NS_PER_S
 
 from playproof_lowering.agentic_mooncake import version_1_row
 from playproof_lowering.builder import GraphBuilder
@@ -36,7 +36,6 @@ __all__ = ["DEFAULT_BLOCK_SIZE", "READER", "read_qwen_bailian"]
 DEFAULT_BLOCK_SIZE: Final = 16
 MODEL: Final = "unspecified"
 NO_PARENT: Final = -1
-NS_PER_S: Final = 1000 * NS_PER_MS
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):

@@ -16,6 +16,7 @@ from typing import Final, Literal
 import numpy as np
 from playproof_spec.findings import Findings, finding
 from playproof_spec.graph import Graph, Relation, Source, Trigger
+from playproof_spec.units import NS_PER_MS, NS_PER_S
 
 from playproof_lowering.builder import GraphBuilder
 from playproof_lowering.identity import without_collisions
@@ -30,8 +31,6 @@ __all__ = ["READER", "read_weka"]
 
 # duration_ms is whole milliseconds, so a subagent may seem to end that much before its last request.
 DURATION_STEP_S: Final = 1e-3
-NS_PER_S: Final = 1_000_000_000
-NS_PER_MS: Final = 1_000_000
 
 
 def read_weka(

@@ -110,12 +110,12 @@ class _Kept:
         if found is not None:
             return found
         self.lock = contextlib.ExitStack()
-        if self.lock.enter_context(_alone(self.entry)):
-            # Whoever was waited for has made it.
-            found = self._read(signature, target)
-            if found is not None:
-                self.release()
-                return found
+        self.lock.enter_context(_alone(self.entry))
+        # Another process may have made it since: while this one waited, or just before it took the lock.
+        found = self._read(signature, target)
+        if found is not None:
+            self.release()
+            return found
         for told in compiling:
             told(self.entry.name)
         self.lock.enter_context(notices.patience(COMPILING))
@@ -153,38 +153,37 @@ def _release(entry: Entry) -> None:
 
 
 @contextlib.contextmanager
-def _alone(entry: Entry) -> Iterator[bool]:
-    """Hold the lock on compiling code of this key; give whether that was waited for.
+def _alone(entry: Entry) -> Iterator[None]:
+    """Hold the lock on compiling code of this module, while others may compile that of other modules.
 
     Where no lock can be had, because nothing is writable or the other takes too long, the body runs without.
     """
     folder = store.writable(entry)
     if folder is None:
-        yield False
+        yield
         return
-    lock = filelock.FileLock(folder / "lock", thread_local=False, is_singleton=True)
+    lock = filelock.FileLock(folder / f"{entry.marked.function.__module__}.lock", thread_local=False, is_singleton=True)
     try:
-        waited = _acquire(lock, folder)
+        _acquire(lock, folder)
     except OSError:  # a file system without locks
-        yield False
+        yield
         return
     try:
-        yield waited
+        yield
     finally:
         lock.release()
 
 
-def _acquire(lock: Any, folder: Path) -> bool:
+def _acquire(lock: Any, folder: Path) -> None:
     with contextlib.suppress(filelock.Timeout):
         lock.acquire(timeout=0)
-        return False
+        return
     seconds = wait_s()
     with notices.patience(f"waiting for another process that compiles the same code (for {seconds:g} s at most)", 1.0):
         try:
             lock.acquire(timeout=seconds)
         except filelock.Timeout:
             notices.say(f"another process has compiled for {seconds:g} s; compiling the same code here ({folder})")
-    return True
 
 
 def wait_s() -> float:

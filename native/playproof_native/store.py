@@ -38,7 +38,8 @@ HEAD = b"playproof machine code 1\n"
 DIGEST_BYTES = 32
 SUFFIX = ".code"
 KEY_DIGITS = 24
-# Keys of a room that stay, the newest among them, for whoever goes back and forth between versions.
+# Keys of a room that stay, the newest among them, for whoever goes back and forth between versions. A room has one key
+# at a time, whatever its modules are: with one for each, two versions would have driven each other out.
 KEYS_MAX = 8
 # A look for code that another process may have made meanwhile is worth a system call this often.
 LOOK_EVERY_S = 0.25
@@ -80,11 +81,17 @@ def _trusted(folder: Path) -> bool:
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & (stat.S_IWOTH | stat.S_IWGRP)
 
 
+def _unit(module: str) -> str:
+    """Return what shares a key with `module`: its room, or outside of the rooms itself alone."""
+    package = module.partition(".")[0]
+    return package if package in ROOMS else module
+
+
 @cache
-def key_of(module: str) -> str:
-    """Return the key below which the machine code of a module's functions is kept: hexadecimal digits."""
+def key_of(unit: str) -> str:
+    """Return the key below which the machine code of a room, or of a module of no room, is kept: hexadecimal digits."""
     digest = blake3.blake3(_surroundings().encode())
-    for name, source in _sources(module):
+    for name, source in _sources(unit):
         digest.update(name.encode() + b"\0" + len(source).to_bytes(8, "little") + source)
     return digest.hexdigest(KEY_DIGITS // 2)
 
@@ -115,13 +122,13 @@ def _processor() -> list[str]:
     return [llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
 
 
-def _sources(module: str) -> Iterator[tuple[str, bytes]]:
-    """Give the sources that a function of `module` may depend on: its own package's, and those of the rooms below."""
-    own = module.partition(".")[0]
+def _sources(unit: str) -> Iterator[tuple[str, bytes]]:
+    """Give the sources that a function of `unit` may depend on: its own package's, and those of the rooms below."""
+    own = unit.partition(".")[0]
     # A module that a tool imports by its path may belong to no package that can be found.
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is not None:
-        yield module, Path(file).read_bytes()
+    file = getattr(sys.modules.get(unit), "__file__", None)
+    if unit not in ROOMS and file is not None:
+        yield unit, Path(file).read_bytes()
     packages = dict.fromkeys((*(BELOW if own in ROOMS else ROOMS), own))
     for package in packages:
         for path, name in _files(package):
@@ -149,10 +156,8 @@ def _file(entry: Entry, signature: str) -> str:
 
 def folders(entry: Entry) -> list[Path]:
     """Return the folders that may hold the code of `entry`, the preferred one first."""
-    module = entry.marked.function.__module__
-    package = module.partition(".")[0]
-    name = f"{package if package in ROOMS else module}-{key_of(module)}"
-    return [folder / name for folder in candidates()]
+    unit = _unit(entry.marked.function.__module__)
+    return [folder / f"{unit}-{key_of(unit)}" for folder in candidates()]
 
 
 _found: set[tuple[str, str]] = set()

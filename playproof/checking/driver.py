@@ -6,48 +6,14 @@ the request had to start. Online, where clocks run, a start may be later by what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from playproof_spec.findings import Finding, finding
 from playproof_spec.graph import Trigger
 
 from playproof.checking import profile
-from playproof.checking.run import AFTER_ALL, Run, in_ms
+from playproof.checking.course import Course
+from playproof.checking.run import AFTER_ALL, HEARD_MOST_NS, Run, in_ms
 from playproof.checking.settings import NS_PER_MS, Int64
-from playproof.checking.verdict import Bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Course:
-    """What the lines say of the course of plays.
-
-    Attributes
-    ----------
-    dispatched, terminal : Int64, shape (occurrences,)
-        Instants in ns, -1 without a line.
-    start, failed_at, settled : Int64, shape (instances,)
-        When each started at the earliest, when its first request failed, and when its last one ended, with nothing left
-        to come; `AFTER_ALL` where that did not happen.
-    released, ready : Int64, shape (occurrences,)
-        When the last edge fired, and when each was due, moves of timers left out; `AFTER_ALL` where an edge never
-        fired.
-    advance : Int64, shape (occurrences,)
-        By how much idle caps moved its timer.
-    fired, due_after : per edge
-        Whether it fired, and when it let its target start at the earliest.
-    """
-
-    dispatched: Int64
-    terminal: Int64
-    start: Int64
-    failed_at: Int64
-    settled: Int64
-    released: Int64
-    ready: Int64
-    advance: Int64
-    fired: Bool
-    due_after: Int64
 
 
 def course_of(run: Run) -> Course:
@@ -78,7 +44,7 @@ def course_of(run: Run) -> Course:
         settled=settled,
         released=released,
         ready=ready,
-        advance=profile.advances(run, released, ready, dispatched),
+        advance=profile.advances(run, released, ready, dispatched, failed_at),
         fired=fired,
         due_after=due_after,
     )
@@ -128,7 +94,7 @@ def late_ns(run: Run) -> Int64:
     # What was given up has no lateness: its dispatch is the decision.
     late = np.nan_to_num(run.lines.lateness_ms) * run.online.scale
     slack = 2 + int(run.online.scale)
-    return (np.minimum(late, 1e12) * NS_PER_MS).astype(np.int64) + slack
+    return np.minimum(late * NS_PER_MS, HEARD_MOST_NS).astype(np.int64) + slack
 
 
 def check_driver(run: Run, course: Course) -> None:
@@ -147,7 +113,7 @@ def check_driver(run: Run, course: Course) -> None:
     _check_late(run, course)
     failed_at = course.failed_at[run.instance]
     if run.online is not None:
-        failed_at = failed_at + np.minimum(run.online.heard_ns, AFTER_ALL - 1) + late_ns(run)
+        failed_at = failed_at + min(run.online.heard_ns, int(HEARD_MOST_NS)) + late_ns(run)
     concerned = np.flatnonzero(course.failed_at[run.instance] < AFTER_ALL)
     run.tally.check(
         "run-failure",
@@ -195,8 +161,12 @@ def _check_late(run: Run, course: Course) -> None:
         if run.online.scale is None:
             run.tally.skip("how late an online run was, only its report says", ["run-late"])
             return
+        # Whether a timer ran when others were moved is not known to the nanosecond; one that was moved is due earlier.
+        latest = course.ready[run.occurrence]
         # The driver acts on an end when it hears of it, and sends when it is its turn.
         latest = latest + run.online.heard_ns + late_ns(run) + _sent_late(run)
+        # How late the driver was with what it then gave up before it was sent, nothing says.
+        latest[np.isnan(run.lines.lateness_ms)] = AFTER_ALL
     elif run.load.profile is not None and run.report is None:
         run.tally.skip("which timers were moved, only the report of a profile says", ["run-late"])
     known = np.flatnonzero(latest < AFTER_ALL)

@@ -16,7 +16,7 @@ from playproof_spec.findings import Finding
 from playproof.checking.lines import AGGREGATED, COMPLETED, DECODE, PREFILL
 from playproof.checking.requests import blocks_for
 from playproof.checking.run import Run, in_ms
-from playproof.checking.settings import Deployment, Int64, Role
+from playproof.checking.settings import LONGEST_NS, Deployment, Int64, Role
 from playproof.checking.verdict import Bool
 
 OF_ENGINES = ("run-worker", "run-placement", "run-seats", "run-pool", "run-service", "run-handoff", "run-decode")
@@ -203,7 +203,11 @@ def _pools(deployment: Deployment) -> list[tuple[int, Role]]:
 
 def _check_seats(run: Run, deployment: Deployment) -> None:
     for pool, role in _pools(deployment):
-        held, _ = _served(run, pool)
+        held, counts = _served(run, pool)
+        if deployment.backend == "sglang" and pool == DECODE:
+            # One that was retracted computes its prompt again, chunk by chunk. Between two chunks it stands in the
+            # queue, and what was handed over meanwhile takes its seat.
+            held = held.kept(counts == 1)
         _tell_bound(run, "run-seats", held, role.max_sequences, "sequences run at once", role)
 
 
@@ -295,7 +299,7 @@ def _tell_shared(run: Run, held: _Held, role: Role) -> None:
     if len(over) > INSTANTS_COUNTED:
         most = np.argsort(total[over], kind="stable")[-INSTANTS_COUNTED:]
         over = np.sort(over[most])
-    family = _families(run, role)
+    family = _families(run, role) if len(over) else over
     for entry in over.tolist():
         there = held.at(int(worker[entry]), int(at[entry]))
         longest: dict[int, int] = {}
@@ -320,9 +324,8 @@ def _families(run: Run, role: Role) -> Int64:
     some = np.diff(graph.run_offsets) > 0
     first[some] = graph.run_first[graph.run_offsets[:-1][some]]
     namespace = run.instance if run.load.by_play else np.zeros(len(node), np.int64)
-    _, family = np.unique(np.stack((first[node].view(np.int64), namespace)), axis=1, return_inverse=True)
-    numbers: Int64 = family.reshape(-1).astype(np.int64)
-    return numbers
+    _, begins = np.unique(first[node], return_inverse=True)
+    return begins.reshape(-1).astype(np.int64) * len(run.plays.play) + namespace
 
 
 # Service times ------------------------------------------------------------------------------------------------------
@@ -449,8 +452,8 @@ def _check_transfer(run: Run, deployment: Deployment, stamps: dict[str, Int64]) 
     """Where whole prompts move, activation comes no sooner than that takes."""
     if not (deployment.full_prompt and deployment.transfer_rate > 0):
         return
-    weight = (run.input * deployment.transfer_bytes).astype(np.float64)
-    least = np.rint(weight / deployment.transfer_rate * 1e9).astype(np.int64)
+    weight = run.input.astype(np.float64) * deployment.transfer_bytes
+    least = np.rint(np.minimum(weight / deployment.transfer_rate * 1e9, LONGEST_NS)).astype(np.int64)
     begin = stamps["destination_reserved_ms" if deployment.backend == "vllm" else "source_held_ms"]
     rows = np.flatnonzero((begin >= 0) & (stamps["destination_activated_ms"] >= 0))
     took = stamps["destination_activated_ms"] - begin

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from playproof_spec.findings import finding
 
-from playproof.checking.driver import Course, late_ns
+from playproof.checking.course import Course
+from playproof.checking.driver import late_ns
 from playproof.checking.lines import CANCELED, COMPLETED, DECODE, FAILED, REJECTED, STATUSES
 from playproof.checking.profile import cutoff_ns
 from playproof.checking.requests import ALIKE, latencies

@@ -6,16 +6,19 @@ is well-formed becomes arrays, since a corpus has tens of thousands of lines and
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from operator import attrgetter
+from itertools import chain, islice
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import astuple
 from playproof_spec.findings import Where, finding
 
 from playproof.checking.settings import NS_PER_MS, Float64, Int64
@@ -33,12 +36,13 @@ POOLS = ("agg", "prefill", "decode")
 # A record longer than that is a defect or an attack; the longest of a real run, with thousands of admissions, is not.
 MAX_LINE_BYTES = 64 << 20
 # Lines that are decoded together: as many as stay in the processor's caches while their columns are made.
-CHUNK_BYTES = 1 << 18
+CHUNK_BYTES = 1 << 19
 DICTS_PER_CHUNK = 2000
+NEWLINE = ord("\n")
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
-# The clock ends after 2**62 ns.
-Instant = Annotated[float, Meta(ge=0.0, le=4.7e12)]
+# The clock ends after 2**62 ns; the sum of two instants fits 64 bits.
+Instant = Annotated[float, Meta(ge=0.0, le=4.6e12)]
 Figure = Annotated[float, Meta(ge=-1e18, le=1e18)]
 
 
@@ -259,15 +263,29 @@ def read_lines(lines: Lines, tally: Tally) -> tuple[Columns, int]:
     number : int
         Lines that there are.
     """
-    parts: list[Columns] = []
+    parts: list[_Part] = []
     number = 0
-    for chunk in _chunks(lines):
-        records, numbers, number = _decode(chunk, number, tally)
-        parts.append(_columns(records, numbers))
+    with _without_collector():
+        for chunk in _chunks(lines):
+            records, numbers, number = _decode(chunk, number, tally)
+            if records:
+                parts.append(_part(records, numbers))
     return _joined(parts), number
 
 
-def _chunks(lines: Lines) -> Iterator[bytes]:
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep the collector of cycles from looking at what is read: there are none, and it looks very often."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _chunks(lines: Lines) -> Iterator[memoryview]:
     """Yield whole lines, many at a time."""
     if isinstance(lines, bytes):
         yield from _cut(lines)
@@ -278,7 +296,7 @@ def _chunks(lines: Lines) -> Iterator[bytes]:
     if first is None:
         return
     if not isinstance(first, bytes):
-        yield from _encoded(first, each)
+        yield from (memoryview(line) for line in _encoded(first, each))
         return
     while first is not None:
         assert isinstance(first, bytes), "lines are all bytes, or all values"
@@ -291,12 +309,12 @@ def _chunks(lines: Lines) -> Iterator[bytes]:
     yield from _cut(b"".join(rest))
 
 
-def _cut(data: bytes) -> Iterator[bytes]:
-    begin = 0
+def _cut(data: bytes) -> Iterator[memoryview]:
+    view, begin = memoryview(data), 0
     while begin < len(data):
         end = data.find(b"\n", begin + CHUNK_BYTES)
         end = len(data) if end < 0 else end + 1
-        yield data[begin:end]
+        yield view[begin:end]
         begin = end
 
 
@@ -308,18 +326,19 @@ def _encoded(first: Any, rest: Iterable[Any]) -> Iterator[bytes]:
         chunk = list(islice(rest, DICTS_PER_CHUNK))
 
 
-def _decode(chunk: bytes, before: int, tally: Tally) -> tuple[list[Line], Int64, int]:
+def _decode(chunk: memoryview, before: int, tally: Tally) -> tuple[list[Line], Int64, int]:
     """Return the records of a chunk, their line numbers, and the number of the last; `before` lines come before it."""
     try:
         records = _DECODER.decode_lines(chunk)
         # The decoder passes over blank lines, and so would their numbers be.
-        if len(records) == chunk.count(b"\n") + (not chunk.endswith(b"\n")):
+        ends = np.count_nonzero(np.frombuffer(chunk, np.uint8) == NEWLINE)
+        if len(records) == ends + (chunk[-1] != NEWLINE):
             tally.count("run-line", len(records))
             return records, np.arange(before + 1, before + len(records) + 1), before + len(records)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     records, numbers = [], []
-    for offset, raw in enumerate(chunk.removesuffix(b"\n").split(b"\n"), start=1):
+    for offset, raw in enumerate(bytes(chunk).removesuffix(b"\n").split(b"\n"), start=1):
         number = before + offset
         why = ""
         try:
@@ -343,117 +362,179 @@ def _shown(raw: bytes) -> str:
     return raw[:200].decode("utf-8", "replace")
 
 
-def _columns(records: Sequence[Line], numbers: Int64) -> Columns:
-    """Turn records into columns; a comprehension a column is what Python does fastest."""
-    instants, blurred = {}, np.zeros(len(records), np.bool_)
-    for name in INSTANTS:
-        times_ms = _floats(list(map(attrgetter(name), records)))
-        instants[name] = _whole_ns(times_ms, blurred) if times_ms is not None else np.full(len(records), NEVER)
-    return Columns(
+# Columns ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """The columns of some neighbouring lines. What is null in all of them is None.
+
+    Attributes
+    ----------
+    line : Int64, shape (rows,)
+    text : dict of str to tuple of str
+    numbers : dict of str to array or None
+        Statuses, floats and integers by field, NaN and -1 for null.
+    agentic : tuple or None
+    online : tuple of bool or None
+    sizes : Int64, shape (rows,)
+        Admissions of each line.
+    history : dict of str to array or None
+        Admissions, one after the other, by field.
+    """
+
+    line: Int64
+    text: dict[str, tuple[str, ...]]
+    numbers: dict[str, npt.NDArray[Any] | None]
+    agentic: tuple[Any, ...] | None
+    online: tuple[bool, ...] | None
+    sizes: Int64
+    history: dict[str, npt.NDArray[Any] | None]
+
+
+def _by_field(records: Sequence[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
+    """Return the values of each field. A tuple a record, turned around, is what Python does fastest."""
+    names = records[0].__struct_fields__
+    return dict(zip(names, zip(*map(astuple, records), strict=True), strict=True))
+
+
+def _part(records: Sequence[Line], numbers: Int64) -> _Part:
+    fields = _by_field(records)
+    kept: dict[str, npt.NDArray[Any] | None] = {name: _floats(fields[name]) for name in (*INSTANTS, *FIGURES)}
+    kept |= {name: _integers(fields[name]) for name in (*NUMBERS, *NULLABLE)}
+    kept["status"] = _coded(fields["terminal_status"], _STATUS)
+    late = fields["dispatch_lateness_ms"]
+    kept["lateness"] = None if _all(late, UNSET) else _floats(tuple(None if v is UNSET else v for v in late))
+    histories = fields["admission_history"]
+    sizes = np.fromiter(map(len, histories), np.int64, len(histories))
+    entries = list(chain.from_iterable(histories))
+    return _Part(
         line=numbers,
-        text={name: list(map(attrgetter(name), records)) for name in _TEXTS},
-        status=np.array([_STATUS[record.terminal_status] for record in records], np.int64),
+        text={name: fields[name] for name in _TEXTS},
+        numbers=kept,
+        agentic=None if _all(fields["agentic"], UNSET) else tuple(None if v is UNSET else v for v in fields["agentic"]),
+        online=None if _all(fields["endpoint"], UNSET) else tuple(v is not UNSET for v in fields["endpoint"]),
+        sizes=sizes,
+        history=_history(entries) if entries else {},
+    )
+
+
+def _history(entries: Sequence[Admission]) -> dict[str, npt.NDArray[Any] | None]:
+    fields = _by_field(entries)
+    kept: dict[str, npt.NDArray[Any] | None] = {name: _integers(fields[name]) for name in (*ADMITTED, *REUSED)}
+    kept["pool"] = _coded(fields["pool"], _POOL)
+    kept["at_ms"] = _floats(fields["at_ms"])
+    kept["is_readmission"] = np.frombuffer(bytes(fields["is_readmission"]), np.bool_)
+    return kept
+
+
+def _all(values: tuple[Any, ...], value: object) -> bool:
+    """Whether all are one value; of most columns none or all are, so that the first one tells."""
+    return values[0] is value and values.count(value) == len(values)
+
+
+def _floats(values: tuple[float | None, ...]) -> Float64 | None:
+    """Return values as floats, NaN for None; None where all are."""
+    if _all(values, None):
+        return None
+    try:
+        # Several times as fast as `np.array`, which looks at the type of each.
+        return np.frombuffer(struct.pack(f"{len(values)}d", *values), np.float64)
+    except struct.error:
+        return np.array(values, np.float64)
+
+
+def _integers(values: tuple[int | None, ...]) -> Int64 | None:
+    """Return values as integers, -1 for None; None where all are."""
+    if _all(values, None):
+        return None
+    try:
+        return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)
+    except struct.error:
+        return np.array([NEVER if value is None else value for value in values], np.int64)
+
+
+def _coded(values: tuple[str, ...], codes: Mapping[str, int]) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(bytes(map(codes.__getitem__, values)), np.uint8)
+
+
+def _whole_ns(times_ms: Float64) -> tuple[Int64, Bool]:
+    """Return times in ns, -1 for NaN, and which are no whole number of them."""
+    scaled = np.rint(times_ms * NS_PER_MS)
+    absent = np.isnan(times_ms)
+    away = (scaled / NS_PER_MS != times_ms) & ~absent
+    scaled[absent] = NEVER
+    return scaled.astype(np.int64), away
+
+
+def _joined(parts: list[_Part]) -> Columns:
+    sizes = [len(part.line) for part in parts]
+    rows = sum(sizes)
+    instants, blurred = {}, np.zeros(rows, np.bool_)
+    for name in INSTANTS:
+        times_ms = _together([part.numbers[name] for part in parts], sizes, np.float64, np.nan)
+        if times_ms is None:
+            instants[name] = np.full(rows, NEVER, np.int64)
+        else:
+            instants[name], away = _whole_ns(times_ms)
+            blurred |= away
+
+    def whole(name: str, kind: type[Any], null: float) -> npt.NDArray[Any]:
+        column = _together([part.numbers[name] for part in parts], sizes, kind, null)
+        return np.full(rows, null, kind) if column is None else column
+
+    some_ids = any(part.agentic is not None for part in parts)
+    some_online = any(part.online is not None for part in parts)
+    return Columns(
+        line=np.concatenate([np.zeros(0, np.int64), *(part.line for part in parts)]),
+        text={name: list(chain.from_iterable(part.text[name] for part in parts)) for name in _TEXTS},
+        status=whole("status", np.int64, NEVER),
         instants=instants,
-        figures={name: np.array(list(map(attrgetter(name), records)), np.float64) for name in FIGURES},
-        numbers={
-            **{name: np.array(list(map(attrgetter(name), records)), np.int64) for name in NUMBERS},
-            **{name: _or_none(list(map(attrgetter(name), records))) for name in NULLABLE},
-        },
-        agentic=_ids(records),
-        lateness_ms=_lateness(records),
-        online=np.array([record.endpoint is not UNSET for record in records], np.bool_),
-        admissions=_admissions(records, blurred),
+        figures={name: whole(name, np.float64, np.nan) for name in FIGURES},
+        numbers={name: whole(name, np.int64, NEVER) for name in (*NUMBERS, *NULLABLE)},
+        agentic=[ids for part in parts for ids in part.agentic or (None,) * len(part.line)] if some_ids else [],
+        lateness_ms=whole("lateness", np.float64, np.nan),
+        online=np.array([each for part in parts for each in part.online or (False,) * len(part.line)], np.bool_)
+        if some_online
+        else np.zeros(rows, np.bool_),
+        admissions=_admissions(parts, blurred),
         blurred=blurred,
     )
 
 
-def _floats(values: list[float | None]) -> Float64 | None:
-    """Return values as floats, NaN for None; None where all are: many columns of a run are."""
-    return None if values.count(None) == len(values) else np.array(values, np.float64)
+def _together(
+    columns: Sequence[npt.NDArray[Any] | None], sizes: Sequence[int], kind: type[Any], null: float
+) -> npt.NDArray[Any] | None:
+    """Return columns one after the other, `null` where one is None; None where all are."""
+    if all(column is None for column in columns):
+        return None
+    filled = [
+        np.full(size, null, kind) if column is None else column for column, size in zip(columns, sizes, strict=True)
+    ]
+    return np.concatenate(filled, dtype=kind)
 
 
-def _ids(records: Sequence[Line]) -> list[Agentic | None]:
-    ids = [record.agentic for record in records]
-    return [] if ids.count(UNSET) == len(ids) else [None if isinstance(one, UnsetType) else one for one in ids]
+def _admissions(parts: list[_Part], blurred: Bool) -> Admissions:
+    """Return all histories; `blurred` is written where an instant is no whole number of nanoseconds."""
+    sizes = np.concatenate([np.zeros(0, np.int64), *(part.sizes for part in parts)])
+    row = np.repeat(np.arange(len(sizes)), sizes)
+    some = [part for part in parts if part.history]
+    counts = [int(part.sizes.sum()) for part in some]
 
+    def whole(name: str, kind: type[Any], null: float) -> npt.NDArray[Any]:
+        column = _together([part.history[name] for part in some], counts, kind, null)
+        return np.full(len(row), null, kind) if column is None else column
 
-def _lateness(records: Sequence[Line]) -> Float64:
-    values = [record.dispatch_lateness_ms for record in records]
-    if values.count(UNSET) == len(values):
-        return np.full(len(values), np.nan)
-    return np.array([None if isinstance(value, UnsetType) else value for value in values], np.float64)
-
-
-def _whole_ns(times_ms: Float64, blurred: Bool, rows: Int64 | None = None) -> Int64:
-    """Return times in ns, -1 for NaN; `blurred` is written where one is no whole number of them."""
-    scaled = np.rint(times_ms * NS_PER_MS)
-    away = scaled / NS_PER_MS != times_ms
-    away &= ~np.isnan(times_ms)
-    if rows is None:
-        blurred |= away
-    else:
-        blurred[rows[away]] = True
-    whole: Int64 = np.where(np.isnan(scaled), -1.0, scaled).astype(np.int64)
-    return whole
-
-
-def _or_none(values: list[int | None]) -> Int64:
-    # Most columns of a run are null or not as a whole.
-    if values.count(None) == len(values):
-        return np.full(len(values), NEVER, np.int64)
-    return np.array([NEVER if value is None else value for value in values], np.int64)
-
-
-def _admissions(records: Sequence[Line], blurred: Bool) -> Admissions:
-    histories = [record.admission_history for record in records]
-    row = np.repeat(np.arange(len(records)), [len(history) for history in histories])
-    entries = [entry for history in histories for entry in history]
-    number = {name: np.array(list(map(attrgetter(name), entries)), np.int64) for name in (*ADMITTED, *REUSED)}
+    at, away = _whole_ns(whole("at_ms", np.float64, np.nan))
+    blurred[row[away]] = True
     return Admissions(
         row=row,
-        ordinal=number["admission_ordinal"],
-        pool=np.array([_POOL[entry.pool] for entry in entries], np.int64),
-        pool_ordinal=number["pool_admission_ordinal"],
-        at=_whole_ns(np.array(list(map(attrgetter("at_ms"), entries)), np.float64), blurred, row),
-        reused=number["reused_input_tokens"],
-        g1=number["g1_reused_input_tokens"],
-        host=number["host_reused_input_tokens"],
-        again=np.array(list(map(attrgetter("is_readmission"), entries)), np.bool_),
+        ordinal=whole("admission_ordinal", np.int64, NEVER),
+        pool=whole("pool", np.int64, NEVER),
+        pool_ordinal=whole("pool_admission_ordinal", np.int64, NEVER),
+        at=at,
+        reused=whole("reused_input_tokens", np.int64, NEVER),
+        g1=whole("g1_reused_input_tokens", np.int64, NEVER),
+        host=whole("host_reused_input_tokens", np.int64, NEVER),
+        again=whole("is_readmission", np.bool_, 0),
     )
-
-
-def _joined(parts: list[Columns]) -> Columns:
-    if not parts:
-        return _columns([], np.zeros(0, np.int64))
-    if len(parts) == 1:
-        return parts[0]
-    starts = np.cumsum([0, *(len(part) for part in parts)])
-
-    def together(name: str) -> dict[str, Any]:
-        columns = [getattr(part, name) for part in parts]
-        return {key: np.concatenate([column[key] for column in columns]) for key in columns[0]}
-
-    def admitted(name: str) -> Any:
-        return np.concatenate([getattr(part.admissions, name) for part in parts])
-
-    rows = [part.admissions.row + start for part, start in zip(parts, starts.tolist(), strict=False)]
-    names = ("ordinal", "pool", "pool_ordinal", "at", "reused", "g1", "host", "again")
-    return Columns(
-        line=np.concatenate([part.line for part in parts]),
-        text={name: [value for part in parts for value in part.text[name]] for name in _TEXTS},
-        status=np.concatenate([part.status for part in parts]),
-        instants=together("instants"),
-        figures=together("figures"),
-        numbers=together("numbers"),
-        agentic=_joined_ids(parts),
-        lateness_ms=np.concatenate([part.lateness_ms for part in parts]),
-        online=np.concatenate([part.online for part in parts]),
-        admissions=Admissions(np.concatenate(rows), *(admitted(name) for name in names)),
-        blurred=np.concatenate([part.blurred for part in parts]),
-    )
-
-
-def _joined_ids(parts: list[Columns]) -> list[Agentic | None]:
-    if not any(part.agentic for part in parts):
-        return []
-    return [ids for part in parts for ids in (part.agentic or [None] * len(part))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from playproof_spec.findings import Where, finding
 from playproof_spec.graph import Graph
 
@@ -20,6 +21,12 @@ def match(graph: Graph, plays: Plays, lines: Columns, controlled: bool, tally: T
 
     Lines of no request of the run, and second lines of one, become findings.
     """
+    if not controlled:
+        # Most runs have a line of each request, in order.
+        order = np.argsort(plays.rank)
+        if lines.text["request_id"] == list(map(graph.request_ids.__getitem__, plays.node[order].tolist())):
+            tally.count("run-extra", len(lines))
+            return np.arange(len(lines)), order
     node = _indices(graph.request_ids, lines.text["request_id"])
     occurrence = _of_instances(plays, lines, node, graph.node_count) if controlled else node
     known = occurrence >= 0
@@ -108,9 +115,9 @@ def check_identity(run: Run, digest: str) -> None:
     """
     graph, text, node = run.graph, run.lines.text, run.node.tolist()
     _texts(run, "source_request_id", text["request_id"])
-    _texts(run, "model", [graph.models[model] for model in graph.node_model[run.node].tolist()])
-    sessions = [graph.sessions[session] for session in graph.node_session[run.node].tolist()]
-    plays = [graph.plays[play].play_id for play in graph.node_play[run.node].tolist()]
+    _texts(run, "model", _named(graph.models, graph.node_model[run.node]))
+    sessions = _named(graph.sessions, graph.node_session[run.node])
+    plays = _named([play.play_id for play in graph.plays], graph.node_play[run.node])
     if run.controlled:
         plays = [instance_name(run, digest, instance) for instance in run.instance.tolist()]
         sessions = [f"{play}:conversation:{name}" for play, name in zip(plays, sessions, strict=True)]
@@ -128,6 +135,11 @@ def check_identity(run: Run, digest: str) -> None:
     _numbers(run, "turn_index", turns)
     if run.controlled or run.lines.agentic:
         _ids(run)
+
+
+def _named(names: Sequence[str], numbers: npt.NDArray[np.int32]) -> list[str]:
+    """Return the name of each number."""
+    return list(map(names.__getitem__, numbers.tolist()))
 
 
 def instance_name(run: Run, digest: str, instance: int) -> str:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from playproof_spec.findings import finding
 
-from playproof.checking.driver import Course
+from playproof.checking.course import Course
 from playproof.checking.figures import ended_plays
 from playproof.checking.lines import STATUSES
 from playproof.checking.matching import instance_name
@@ -50,7 +50,8 @@ def check_outcomes(run: Run, course: Course, digest: str) -> None:
     _tell(run, "agentic_play_outcomes", (), same, "there is not one outcome a play", len(told), len(plays.play))
     if not same:
         return
-    failing, lane, released = _failures(run, course), _lanes(run), _released(run)
+    failing, lane, released = _failures(run, course), _lanes(run), _last_of(run, "source_released_ms")
+    last, never = _last_of(run, "terminal_time_ms"), np.bincount(plays.instance[~run.present], minlength=len(told))
     ended = ended_plays(run, course)
     for instance, outcome in enumerate(told):
         name = instance_name(run, digest, instance) if run.controlled else run.graph.plays[instance].play_id
@@ -69,7 +70,12 @@ def check_outcomes(run: Run, course: Course, digest: str) -> None:
             tell("lane", outcome.lane == wanted, outcome.lane, wanted)
         _check_status(run, instance, outcome, ended, tell)
         _check_failure(run, instance, outcome, failing[instance], tell)
-        _check_times(run, course, instance, outcome, int(released[instance]), tell)
+        ends = (int(last[instance]), int(released[instance]))
+        _check_times(run, course, instance, outcome, ends, int(never[instance]), tell)
+    if run.controlled:
+        total, field = sum(outcome.never_issued_requests for outcome in told), "never_issued_requests"
+        given = run.report.get(field)
+        _tell(run, field, (), given == total, "the figure is not the sum over plays", given, total)
 
 
 def _tell(run: Run, field: str, ids: tuple[str, ...], good: bool, message: str, found: object, wanted: object) -> None:
@@ -101,10 +107,11 @@ def _lanes(run: Run) -> Int64:
     return lane
 
 
-def _released(run: Run) -> Int64:
-    released = np.full(len(run.plays.play), -1, np.int64)
-    np.maximum.at(released, run.instance, run.lines["source_released_ms"])
-    return released
+def _last_of(run: Run, name: str) -> Int64:
+    """Return the last instant of a name that each instance has, -1 for none."""
+    last = np.full(len(run.plays.play), -1, np.int64)
+    np.maximum.at(last, run.instance, run.lines[name])
+    return last
 
 
 def _check_status(run: Run, instance: int, outcome: _Outcome, ended: Any, tell: Any) -> None:
@@ -128,8 +135,13 @@ def _check_failure(run: Run, instance: int, outcome: _Outcome, rows: list[int], 
         tell("failure_status", outcome.failure_status == wanted, outcome.failure_status, wanted)
 
 
-def _check_times(run: Run, course: Course, instance: int, outcome: _Outcome, released: int, tell: Any) -> None:
-    """The causal end is the failure's instant, or the last end; it settles then, or when its last source is back."""
+def _check_times(
+    run: Run, course: Course, instance: int, outcome: _Outcome, ends: tuple[int, int], absent: int, tell: Any
+) -> None:
+    """Check a play's instants: its causal end is that of its failure or its last one; it settles then, or later.
+
+    `ends` are its last end and when its last source was back; `absent` requests of it have no line.
+    """
     heard = _heard(run)
 
     def near(field: str, given_ms: float | None, low: int, high: int) -> None:
@@ -138,8 +150,7 @@ def _check_times(run: Run, course: Course, instance: int, outcome: _Outcome, rel
         tell(field, good, given_ms, in_ms(low) if low == high else f"{in_ms(low)} to {in_ms(high)}")
 
     last = int(course.settled[instance])
-    rows = np.flatnonzero(run.instance == instance)
-    end = int(run.lines["terminal_time_ms"][rows].max()) if len(rows) else -1
+    end, released = ends
     if outcome.status == "failed":
         failed_at = int(course.failed_at[instance])
         near("causal_terminal_ms", outcome.causal_terminal_ms, failed_at, failed_at + heard)
@@ -149,10 +160,9 @@ def _check_times(run: Run, course: Course, instance: int, outcome: _Outcome, rel
         start = int(course.start[instance])
         if start < AFTER_ALL:
             near("started_at_ms", outcome.started_at_ms, start, start + heard)
-        never = int((~run.present[run.plays.instance == instance]).sum())
-        few = 0 if course.failed_at[instance] < AFTER_ALL else never
-        good = few <= outcome.never_issued_requests <= never
-        tell("never_issued_requests", good, outcome.never_issued_requests, f"{few} to {never}")
+        few = 0 if course.failed_at[instance] < AFTER_ALL else absent
+        good = few <= outcome.never_issued_requests <= absent
+        tell("never_issued_requests", good, outcome.never_issued_requests, f"{few} to {absent}")
     _check_settled(run, course, outcome, max(end, released), last < AFTER_ALL, tell, near)
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from playproof_spec.findings import Finding, finding
 
+from playproof.checking.course import Course
 from playproof.checking.lines import COMPLETED
 from playproof.checking.run import AFTER_ALL, Run, in_ms
 from playproof.checking.settings import Int64, ms_as_ns
@@ -19,28 +23,33 @@ from playproof.checking.verdict import Bool
 SCHEMA = "aisimulate.agentic.profile.v1"
 
 
+# Of the whole run's clock, which ends after 2**62 ns.
+_Instant = Annotated[float, Meta(ge=0.0, le=4.6e12)]
+
+
 class _Shift(msgspec.Struct):
-    at_ms: float
+    at_ms: _Instant
     play_id: str | None
-    shifted_by_ms: float
+    shifted_by_ms: _Instant
     timer_count: int
 
 
 class _Block(msgspec.Struct):
     """What of `agentic_profile` says when things happened."""
 
-    profile_start_ms: float | None
-    admission_cutoff_ms: float | None
-    response_grace_deadline_ms: float | None
-    cancel_drain_deadline_ms: float | None
-    finished_at_ms: float | None
+    profile_start_ms: _Instant | None
+    admission_cutoff_ms: _Instant | None
+    response_grace_deadline_ms: _Instant | None
+    cancel_drain_deadline_ms: _Instant | None
+    finished_at_ms: _Instant | None
     idle_shifts: list[_Shift]
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A move of timers. Times in ns from the barrier; `instance` is -1 for all plays."""
+    """A move of timers. Times in ns from the barrier; `instance` is -1 for all plays; `number` is its place."""
 
+    number: int
     at: int
     by: int
     instance: int
@@ -58,7 +67,7 @@ def _block(run: Run) -> _Block | None:
 
 def _since(block: _Block, time_ms: float | None) -> int:
     """Return an instant of the whole run's clock from the barrier on, ns; -1 where there is none."""
-    if time_ms is None or block.profile_start_ms is None or not abs(time_ms) < 1e13:
+    if time_ms is None or block.profile_start_ms is None:
         return -1
     return ms_as_ns(time_ms) - ms_as_ns(block.profile_start_ms)
 
@@ -88,11 +97,11 @@ def shifts_of(run: Run) -> list[Shift]:
         return []
     names = {name: instance for instance, name in enumerate(_instance_names(run))}
     shifts = []
-    for told in block.idle_shifts:
+    for number, told in enumerate(block.idle_shifts):
         at = _since(block, told.at_ms)
-        if 0 <= told.shifted_by_ms < 1e13 and at >= 0:
+        if at >= 0:
             instance = -1 if told.play_id is None else names.get(told.play_id, -2)
-            shifts.append(Shift(at, ms_as_ns(told.shifted_by_ms), instance, told.timer_count))
+            shifts.append(Shift(number, at, ms_as_ns(told.shifted_by_ms), instance, told.timer_count))
     return shifts
 
 
@@ -104,7 +113,7 @@ def _instance_names(run: Run) -> list[str]:
     return [instance_name(run, digest, instance) for instance in range(len(run.plays.play))]
 
 
-def advances(run: Run, released: Int64, ready: Int64, dispatched: Int64) -> Int64:
+def advances(run: Run, released: Int64, ready: Int64, dispatched: Int64, failed_at_of: Int64) -> Int64:
     """Return by how much each occurrence's timer was moved, ns.
 
     A shift moves the timers that are running then, of one play or of all. Online, where it is not known to the
@@ -127,31 +136,64 @@ def advances(run: Run, released: Int64, ready: Int64, dispatched: Int64) -> Int6
             own.setdefault(shift.instance, []).append(shift)
     for occurrence in late.tolist():
         mine = own.get(int(run.plays.instance[occurrence]), [])
-        begin = int(released[occurrence])
-        candidates = sorted((*_from(every, begin), *_from(mine, begin)), key=lambda shift: shift.at)
-        due = int(ready[occurrence])
-        for shift in candidates:
-            pending = shift.at <= dispatched[occurrence] if run.online is not None else shift.at < due
-            if not pending:
-                break
-            due -= shift.by
-        moved[occurrence] = ready[occurrence] - due
+        failed_at = int(failed_at_of[run.plays.instance[occurrence]])
+        instants = (int(each[occurrence]) for each in (released, ready, dispatched))
+        amounts = _amounts(run, every, mine, failed_at, *instants)
+        moved[occurrence] = amounts[0]
     return moved
 
 
-def _from(shifts: list[Shift], begin: int) -> list[Shift]:
-    return shifts[bisect.bisect_left(shifts, begin, key=lambda shift: shift.at) :]
+def _amounts(
+    run: Run, every: list[Shift], mine: list[Shift], failed_at: int, begin: int, due: int, begun: int
+) -> list[int]:
+    """Return by how much a timer may have been moved that runs from `begin` and is due at `due`, the likeliest first.
 
-
-def check_profile(run: Run, settled: Int64) -> None:
-    """Check cutoff, grace, shifts and counts of a profile.
-
-    Parameters
-    ----------
-    run : Run
-    settled : Int64, shape (instances,)
-        When each play's last request ended, `AFTER_ALL` where requests of it were left.
+    It runs no longer when its play has failed. A timer that a dispatch sets runs from behind the shift of that instant
+    on, which let the dispatch come then. Only where a cap is 0 may one more shift follow at once: what came first
+    there, the start of its request shows.
     """
+    assert run.load.profile is not None
+    if run.online is not None:
+        return [_moved(_from(every, mine, begin), due, lambda shift, _: shift.at <= begun)]
+    amounts = []
+    at_once: list[Shift] = []
+    if 0 in (run.load.profile.tree_cap_ns, run.load.profile.global_cap_ns):
+        at_once = list(itertools.takewhile(lambda shift: shift.at == begin, _from(every, mine, begin)))
+    for skipped in range(len(at_once), -1, -1):
+        # A request that its dispatch refuses fails the play behind the shift of that instant.
+        for until in (failed_at, min(failed_at + 1, AFTER_ALL)):
+            behind = itertools.chain(at_once[skipped:], _from(every, mine, begin + 1))
+            running = itertools.takewhile(_before(until), behind)
+            amounts.append(_moved(running, due, lambda shift, left: shift.at < left))
+    return sorted(amounts, key=lambda amount: due - amount != begun)
+
+
+def _before(until: int) -> Callable[[Shift], bool]:
+    return lambda shift: shift.at < until
+
+
+def _moved(shifts: Iterable[Shift], due: int, runs: Callable[[Shift, int], bool]) -> int:
+    """Return by how much shifts move a timer that is due at `due`; `runs` says of one whether the timer runs then."""
+    left = due
+    for shift in shifts:
+        if not runs(shift, left):
+            break
+        left -= shift.by
+    return due - left
+
+
+def _from(every: list[Shift], mine: list[Shift], begin: int) -> Iterator[Shift]:
+    """Yield the shifts of two lists from an instant on, in the order of events."""
+
+    def behind(shifts: list[Shift]) -> Iterator[Shift]:
+        first = bisect.bisect_left(shifts, begin, key=lambda shift: shift.at)
+        return (shifts[place] for place in range(first, len(shifts)))
+
+    return heapq.merge(behind(every), behind(mine), key=lambda shift: shift.number)
+
+
+def check_profile(run: Run, course: Course) -> None:
+    """Check cutoff, grace, shifts and counts of a profile."""
     if run.load.profile is None:
         return
     cutoff, grace = cutoff_ns(run), _grace_ns(run)
@@ -179,8 +221,8 @@ def check_profile(run: Run, settled: Int64) -> None:
         run.tally.skip(
             "when an online profile's requests ended around its deadlines, its wall clock says", ["run-profile"]
         )
-    _check_block(run, settled)
-    _check_shifts(run)
+    _check_block(run)
+    _check_shifts(run, course)
 
 
 def _after_grace(run: Run, row: int, grace: int) -> Finding:
@@ -189,7 +231,7 @@ def _after_grace(run: Run, row: int, grace: int) -> Finding:
     return run.told("run-profile", row, "terminal_time_ms", message, found, f"at most {in_ms(grace)}")
 
 
-def _check_block(run: Run, settled: Int64) -> None:
+def _check_block(run: Run) -> None:
     """Compare the counts and deadlines of `agentic_profile`."""
     if run.report is None:
         return
@@ -293,37 +335,52 @@ def _compare(run: Run, field: str, found: Any, wanted: Any) -> None:
     )  # fmt: skip
 
 
-def _check_shifts(run: Run) -> None:
-    """Timers move only when nothing is in flight, and has not been for as long as the cap says."""
+def _check_shifts(run: Run, course: Course) -> None:
+    """Timers move when nothing has been in flight for as long as the cap says, and so far that one of them is due.
+
+    Of a cap of 0 it is only looked at whether something is in flight: what else came at that instant, and in which
+    order, lines do not say.
+    """
     if run.online is not None:
         return
     assert run.load.profile is not None
-    shifts = shifts_of(run)
     begun, over = run.lines["dispatched_at_ms"], run.lines["terminal_time_ms"]
     everything = np.ones(len(run.lines), np.bool_)
-    for number, shift in enumerate(shifts):
+    for number, shift in enumerate(shifts_of(run)):
         mine = everything if shift.instance == -1 else run.instance == shift.instance
         cap = run.load.profile.global_cap_ns if shift.instance == -1 else run.load.profile.tree_cap_ns
-        good = (
-            shift.instance >= -1 and shift.by > 0 and shift.timers > 0 and _idle(begun[mine], over[mine], shift.at, cap)
-        )
+        since = int(course.start[shift.instance]) if shift.instance >= 0 else 0
+        good = shift.instance >= -1 and shift.by > 0 and shift.timers > 0
+        good = good and _idle(begun[mine], over[mine], since, shift.at, cap)
+        if cap > 0:
+            good = good and bool((begun[mine] == shift.at).any()) and shift.timers == _timers(run, course, shift)
         run.tally.fact("run-profile", good, lambda number=number, shift=shift: _bad_shift(run, number, shift))  # type: ignore[misc]
 
 
-def _idle(begun: Int64, over: Int64, at: int, cap: int) -> bool:
-    """Whether nothing was in flight at an instant, and had not been for as long as the cap."""
+def _idle(begun: Int64, over: Int64, since: int, at: int, cap: int) -> bool:
+    """Whether nothing was in flight at an instant, and nothing had begun or ended for exactly as long as the cap."""
     before: Bool = begun < at
     if int((over[before] > at).sum()):
         return False
-    last = int(over[before].max(initial=0))
-    return at >= last + cap or not before.any()
+    return at == max(since, int(over[before].max(initial=0))) + cap
+
+
+def _timers(run: Run, course: Course, shift: Shift) -> int:
+    """Return how many timers ran before a shift: those of requests whose last edge had fired, and that wait yet."""
+    plays = run.plays
+    waiting = (course.released < shift.at) & (course.ready < AFTER_ALL)
+    waiting &= (course.dispatched < 0) | (course.dispatched >= shift.at)
+    waiting &= course.failed_at[plays.instance] >= shift.at
+    if shift.instance >= 0:
+        waiting &= plays.instance == shift.instance
+    return int(waiting.sum())
 
 
 def _bad_shift(run: Run, number: int, shift: Shift) -> Finding:
     return finding(
         "run-profile",
-        "timers are moved although something is in flight, or before the cap is over",
+        "timers are moved other than a cap moves them",
         where=run.report_at(f"agentic_profile.idle_shifts[{number}]"),
         found=f"{shift.timers} timers by {in_ms(shift.by)} at {in_ms(shift.at)} from the barrier",
-        wanted="an idle play, or an idle run, for as long as its cap",
+        wanted="all timers of a play, or of the run, that was idle for as long as its cap, till one is due",
     )

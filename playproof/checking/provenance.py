@@ -9,7 +9,7 @@ import msgspec
 from playproof_spec.findings import finding
 
 from playproof.checking.run import Run
-from playproof.checking.settings import AsJson, Deployment
+from playproof.checking.settings import AsJson, Deployment, as_json
 
 SCHEMA = "playproof.report.v1"
 # What names a deployment and changes nothing of its run.
@@ -60,7 +60,9 @@ def _check_settings(run: Run, name: str, given: Settings) -> None:
     told = run.report.get(name)
     if given is None or (told is None and name == "deployment"):
         return
-    wanted = given if isinstance(given, Mapping) else given.to_dict()
+    wanted = as_json(given)
+    if not isinstance(wanted, Mapping):
+        return  # that it cannot be read is told where it is read
     mine = told if isinstance(told, Mapping) else {}
     for field in sorted(wanted.keys() | mine.keys()):
         if field not in LABELS:

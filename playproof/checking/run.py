@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -18,6 +18,8 @@ from playproof.checking.verdict import Tally
 
 # Later than any instant of a clock.
 AFTER_ALL = 2**62
+# So late that nothing can be said of what came then; sums of it and of two instants fit 64 bits.
+HEARD_MOST_NS = 1e17
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,14 @@ class Run:
         None offline.
     may_cancel : bool
         Whether clients may have given up on requests.
+    present : Bool, shape (occurrences,)
+        Whether each has a line.
+    node, instance : Int64, shape (rows,)
+        Of each line: its node of the trace, its play instance.
+    completed, canceled : Bool, shape (rows,)
+    input, asked : Int64, shape (rows,)
+        Prompt tokens as the trace says; tokens that each may generate, which is what it asks for as far as the context
+        reaches.
     """
 
     graph: Graph
@@ -79,51 +89,31 @@ class Run:
     may_cancel: bool
     tally: Tally
 
-    # By occurrence ----------------------------------------------------------------------------------------------------
+    # Most rules look at these.
+    present: Bool = field(init=False)
+    node: Int64 = field(init=False)
+    instance: Int64 = field(init=False)
+    completed: Bool = field(init=False)
+    canceled: Bool = field(init=False)
+    input: Int64 = field(init=False)
+    asked: Int64 = field(init=False)
 
-    @property
-    def present(self) -> Bool:
-        """Whether an occurrence has a line."""
-        return self.row >= 0
+    def __post_init__(self) -> None:
+        self.present = self.row >= 0
+        self.node = self.plays.node[self.occurrence]
+        self.instance = self.plays.instance[self.occurrence]
+        self.completed = np.equal(self.lines.status, COMPLETED)
+        self.canceled = np.equal(self.lines.status, CANCELED)
+        self.input = self.graph.input_length[self.node]
+        self.asked = self.graph.output_length[self.node]
+        if self.deployment is not None:
+            self.asked = np.minimum(self.asked, np.maximum(self.deployment.context - self.input, 0))
 
     def of_occurrences(self, column: Int64) -> Int64:
         """Return a column of the lines by occurrence, -1 where it has none."""
         if len(column) == 0:
             return np.full(len(self.row), -1, np.int64)
-        return np.where(self.row >= 0, column[self.row], -1)
-
-    # By row -----------------------------------------------------------------------------------------------------------
-
-    @property
-    def node(self) -> Int64:
-        """The node of each line."""
-        return self.plays.node[self.occurrence]
-
-    @property
-    def instance(self) -> Int64:
-        """The play instance of each line."""
-        return self.plays.instance[self.occurrence]
-
-    @property
-    def completed(self) -> Bool:
-        return np.equal(self.lines.status, COMPLETED)
-
-    @property
-    def canceled(self) -> Bool:
-        return np.equal(self.lines.status, CANCELED)
-
-    @property
-    def input(self) -> Int64:
-        """Prompt tokens, as the trace says."""
-        return self.graph.input_length[self.node]
-
-    @property
-    def asked(self) -> Int64:
-        """Tokens that each may generate: what it asks for, as far as the context reaches."""
-        wanted = self.graph.output_length[self.node]
-        if self.deployment is None:
-            return wanted
-        return np.minimum(wanted, np.maximum(self.deployment.context - self.input, 0))
+        return np.where(self.present, column[self.row], -1)
 
     # Kinds of runs ----------------------------------------------------------------------------------------------------
 
@@ -199,5 +189,5 @@ def online_of(lines: Columns, report: Mapping[str, Any] | None, tally: Tally) ->
         where = Where(file=tally.report_file, field="online")
         tally.tell("run-figure", finding("run-figure", "the block cannot be read", where=where))
         return Online(None, None, AFTER_ALL, True)
-    heard_ns = int((late_ms or 0.0) * NS_PER_MS * known.time_scale) + 1000
+    heard_ns = int(min((late_ms or 0.0) * NS_PER_MS * known.time_scale, HEARD_MOST_NS)) + 1000
     return Online(known.mock_workers, known.time_scale, heard_ns, known.partial)

@@ -32,9 +32,15 @@ NO_LIMIT = 2**40
 POLYNOMIAL_PREFILL_NS = 16_501_419
 POLYNOMIAL_DECODE_NS = 5_739_999
 
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-Size = Annotated[int, Meta(ge=1, le=2**53)]
-Amount = Annotated[float, Meta(ge=0.0, le=1e18)]
+# No setting is beyond these (docs/configuration.md), and what is computed of one that a file claims stays finite.
+Count = Annotated[int, Meta(ge=0, le=2**40)]
+Size = Annotated[int, Meta(ge=1, le=2**40)]
+Workers = Annotated[int, Meta(ge=1, le=2**12)]
+Lanes = Annotated[int, Meta(ge=1, le=2**20)]
+PassMs = Annotated[float, Meta(ge=0.0, le=3.6e6)]
+Seconds = Annotated[float, Meta(ge=0.0, le=8.64e7)]
+Speedup = Annotated[float, Meta(ge=1e-6, le=1e6)]
+Bandwidth = Annotated[float, Meta(ge=1e-6, le=1e6)]
 
 
 class AsJson(Protocol):
@@ -45,8 +51,8 @@ class AsJson(Protocol):
 
 class _Timing(msgspec.Struct):
     type: Literal["fixed", "polynomial"]
-    prefill_ms: Amount = 0.0
-    decode_ms: Amount = 0.0
+    prefill_ms: PassMs = 0.0
+    decode_ms: PassMs = 0.0
 
 
 class _Host(msgspec.Struct):
@@ -63,7 +69,7 @@ class _Router(msgspec.Struct):
 
 
 class _Role(msgspec.Struct):
-    workers: Size
+    workers: Workers
     blocks: Size
     block_size: Size
     prefix_caching: bool
@@ -77,7 +83,7 @@ class _Role(msgspec.Struct):
 
 
 class _Transfer(msgspec.Struct):
-    bandwidth_gb_per_second: Amount | None
+    bandwidth_gb_per_second: Bandwidth | None
     bytes_per_token: Count | None
     timing_mode: Literal["destination_missing", "full_prompt"]
 
@@ -97,18 +103,18 @@ class _Roles(msgspec.Struct):
 
 
 class _Profile(msgspec.Struct):
-    duration_seconds: Amount
-    response_grace_seconds: Amount
-    cancel_drain_seconds: Amount
-    tree_idle_cap_seconds: Amount
-    global_idle_cap_seconds: Amount
+    duration_seconds: Seconds
+    response_grace_seconds: Seconds
+    cancel_drain_seconds: Seconds
+    tree_idle_cap_seconds: Seconds
+    global_idle_cap_seconds: Seconds
 
 
 class _Load(msgspec.Struct):
-    lanes: Size | None = None
-    concurrency: Size | None = None
-    max_virtual_time_seconds: Amount | None = None
-    speedup: Annotated[float, Meta(gt=0.0, le=1e18)] = 1.0
+    lanes: Lanes | None = None
+    concurrency: Lanes | None = None
+    max_virtual_time_seconds: Seconds | None = None
+    speedup: Speedup = 1.0
     snapshot_seed: Annotated[int, Meta(ge=0)] | None = None
     warmup: bool = False
     profile: _Profile | None = None
@@ -242,11 +248,17 @@ def ms_as_ns(time_ms: float) -> int:
     return round(time_ms * NS_PER_MS)
 
 
+def as_json(given: object) -> Any:
+    """Return settings as JSON values: what says of itself what it is, or what a file says, whatever that is."""
+    told = getattr(given, "to_dict", None)
+    return given if told is None else told()
+
+
 def read_deployment(given: Mapping[str, Any] | AsJson | None, tally: Tally, field: str) -> Deployment | None:
     """Return a deployment, or None where there is none or it cannot be read, which is a finding then."""
     if given is None:
         return None
-    values = given if isinstance(given, Mapping) else given.to_dict()
+    values = as_json(given)
     try:
         common = msgspec.convert(values, _Common)
         if common.mode == "aggregated":
@@ -292,9 +304,7 @@ def _role(name: str, role: _Role, backend: str) -> Role:
 
 def read_load(given: Mapping[str, Any] | AsJson | None, tally: Tally, field: str) -> Load | None:
     """Return a load, the default one where none is given, or None where it cannot be read, which is a finding then."""
-    values: Mapping[str, Any] = {}
-    if given is not None:
-        values = given if isinstance(given, Mapping) else given.to_dict()
+    values = {} if given is None else as_json(given)
     try:
         load = msgspec.convert(values, _Load)
     except (msgspec.ValidationError, RecursionError) as error:

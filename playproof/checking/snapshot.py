@@ -22,7 +22,7 @@ from playproof.checking.lines import Columns
 from playproof.checking.matching import instance_name
 from playproof.checking.plays import Cast, Plays, delays_ns, put_together
 from playproof.checking.run import Run
-from playproof.checking.settings import Float64, Int64, Load, at_speed, to_ns
+from playproof.checking.settings import Count, Float64, Int64, Load, at_speed, to_ns
 from playproof.checking.verdict import Bool, Tally
 
 SCHEMA = "aisimulate.agentic.snapshot.v1"
@@ -62,8 +62,8 @@ class Cut:
 
 
 class _Place(msgspec.Struct):
-    lane: int
-    play_ordinal: int
+    lane: Count
+    play_ordinal: Count
 
 
 def digest_of(lines: Columns, report: Mapping[str, Any] | None) -> str:

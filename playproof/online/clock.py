@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-NS_PER_S = 1_000_000_000
+from playproof_spec.units import NS_PER_S
 
 
 class Clock:

@@ -21,13 +21,14 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 from playproof_kernel.controlled import ControlledLedger
-from playproof_kernel.ledger import NEVER, Ledger
 from playproof_kernel.live_driver import End, LiveDriver, Order
 from playproof_kernel.simulate import ReplayFault
+from playproof_spec.ledger import NEVER, Ledger
 from playproof_spec.machines import RequestState
+from playproof_spec.units import NS_PER_S
 
 from playproof.online.client import Answer, Client
-from playproof.online.clock import NS_PER_S, Clock
+from playproof.online.clock import Clock
 from playproof.online.options import OnlineOptions
 from playproof.online.prompts import Encoding
 

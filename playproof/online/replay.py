@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from playproof_kernel.controlled import ControlledLedger
-from playproof_kernel.ledger import Ledger
 from playproof_kernel.live_driver import LiveDriver
 from playproof_kernel.live_engine import Counters
 from playproof_kernel.snapshot import InvalidSnapshot
 from playproof_spec.certificate import ProvenGraph
 from playproof_spec.clock import clock_finding
 from playproof_spec.findings import Findings, Where
+from playproof_spec.ledger import Ledger
 
 from playproof.deployment import AnyDeployment, Deployment, InvalidDeployment, Load
 from playproof.fit import fit, misoffered

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from playproof_kernel.live_engine import LiveEngine, Progress
 from playproof_spec.machines import RequestState
+from playproof_spec.units import NS_PER_S
 
-from playproof.online.clock import NS_PER_S, Clock
+from playproof.online.clock import Clock
 from playproof.online.metrics import Metrics
 
 

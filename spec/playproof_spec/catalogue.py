@@ -1022,7 +1022,44 @@ DEPLOYMENT = _kinds(
     ),
 )
 
-SECTIONS: list[tuple[str, tuple[Kind, ...]]] = [READING, FORMAT, GRAPH, DEPLOYMENT, ("Checking a run", CHECKING)]
+OURS = "It is a fault of playproof, not of the input."
+TELL = "Please report it with the command that makes the variant again."
+FUZZING = _kinds(
+    "Replaying variants",
+    Kind(
+        code="macro-steps-differ",
+        severity=Severity.ERROR,
+        title="many passes at a time give another result than one at a time",
+        because=f"The kernel advances decode passes many at a time, which is to change nothing. {OURS}",
+        hint=TELL,
+        example="a macro-step that goes on past the arrival of a request",
+    ),
+    Kind(
+        code="engines-differ",
+        severity=Severity.ERROR,
+        title="the kernel and the executable specification give different results",
+        because=f"Both replay by the same rules, written twice. {OURS}",
+        hint=TELL,
+        example="a block that one finds in the cache and the other computes",
+    ),
+    Kind(
+        code="replay-fault",
+        severity=Severity.ERROR,
+        title="a replay that broke a rule of its own",
+        because=f"No proven trace on any deployment may bring that about. {OURS}",
+        hint=TELL,
+        example="no event is due but requests remain",
+    ),
+)
+
+SECTIONS: list[tuple[str, tuple[Kind, ...]]] = [
+    READING,
+    FORMAT,
+    GRAPH,
+    DEPLOYMENT,
+    ("Checking a run", CHECKING),
+    FUZZING,
+]
 CATALOGUE: dict[str, Kind] = {kind.code: kind for _, kinds in SECTIONS for kind in kinds}
 
 

@@ -63,8 +63,9 @@ _ABOUT = """\
 # spec: the law
 
 `playproof_spec` says what may happen, and proves it of a corpus before anything runs. It imports nothing else of this
-project; the readers (`lowering/`) build its graph, the replayer (`kernel/`) executes its tables, the face
-(`playproof/`) shows its findings. This page is generated (`python -m playproof.docs`), the diagrams from the tables.
+project; the readers (`lowering/`) build its graph, the replayer (`kernel/`) executes its tables, the executable
+specification (`reference/`) says the rules of a replay a second time, the face (`playproof/`) shows findings. This page
+is generated (`python -m playproof.docs`), the diagrams from the tables.
 
 | module | owns |
 |---|---|
@@ -82,6 +83,8 @@ project; the readers (`lowering/`) build its graph, the replayer (`kernel/`) exe
 | `machine_proofs` | obligations M1 to M10, by induction over the models |
 | `certificate` | `prove()`, the only door to a replay, and what it certifies |
 | `digest` | the digests of a graph and of the tables |
+| `deployment` | `DeploymentSpec`, `WorkerSpec`, `Timing`, `LoadSpec`: what is simulated, in tokens and nanoseconds |
+| `ledger` | everything that a replay observed, whoever replayed it |
 | `diagrams` | this page |
 | `units` | milliseconds outside, whole nanoseconds inside |
 

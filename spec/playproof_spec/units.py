@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
 # The clock's horizon: about 146 years. Half of int64, so that the sum of two times on the clock cannot overflow.
 HORIZON_NS = 2**62
 HORIZON_MS = HORIZON_NS / NS_PER_MS

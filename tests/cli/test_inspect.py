@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ GAPS = [17, 18, 10, 1]
 SERVICES = [2, 2, 1, 26.6, 1.6, 2, 2, 3.5, 1]
 
 
-def spread(values: list[float], unit: float = 1.0) -> dict[str, float]:
+def spread(values: Sequence[float], unit: float = 1.0) -> dict[str, Any]:
     """Percentiles are values that occur: the nearest by rank, the later one of two."""
     ordered = sorted(value * unit for value in values)
     ranks = {name: math.floor((len(ordered) - 1) * q + 0.5) for name, q in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))}

@@ -150,6 +150,7 @@ def run_tests(copy: Path, fault: Fault, limit_s: float) -> Outcome:
         process.join(WALL_FACTOR * limit)
         is_late = process.is_alive()
         if is_late:
+            assert process.pid is not None, "it was started"
             os.killpg(process.pid, signal.SIGKILL)
             process.join()
     finally:
@@ -159,7 +160,7 @@ def run_tests(copy: Path, fault: Fault, limit_s: float) -> Outcome:
     code = process.exitcode
     if is_late or code in OUT_OF_TIME:
         return Outcome(TIMED_OUT, time.monotonic() - started if is_late else limit, "", said)
-    verdict = {0: SURVIVED, 1: KILLED}.get(code, BROKEN)
+    verdict = {0: SURVIVED, 1: KILLED}.get(-1 if code is None else code, BROKEN)
     failed = FAILED_TEST.search(said)
     return Outcome(verdict, float(took.group(1)) if took else 0.0, failed.group(1) if failed else "", said)
 

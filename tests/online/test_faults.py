@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_server import HEAD, Connection, fake_server, unused_port
@@ -143,7 +144,7 @@ def test_a_fault_fails_its_play_and_no_other(fault: Callable[[Connection], None]
     first = 0  # the first block of the first play is the first that is written
     status, cause = FAULTS[fault]
     began = time.monotonic()
-    options = {"silence_timeout_seconds": SILENCE_S} if "silent" in fault.__name__ else {}
+    options: dict[str, Any] = {"silence_timeout_seconds": SILENCE_S} if "silent" in fault.__name__ else {}
     with fake_server(answer) as url:
         report = replay(trace, url, **options)
     assert time.monotonic() - began < WATCHDOG_S

@@ -107,7 +107,7 @@ def test_the_order_of_events_is_the_same_where_it_is_decided(tmp_path: Path) -> 
     load = pp.Load(lanes=2)
     expected = events(trace, lines_of(pp.replay(trace, TWO_WORKERS, load)))
     for _ in range(6):  # a busy machine may turn two events around, but not in every run
-        seen = events(trace, lines_of(replay(trace, load=load, deployment=TWO_WORKERS)))  # type: ignore[arg-type]
+        seen = events(trace, lines_of(replay(trace, load=load, deployment=TWO_WORKERS)))
         if seen == expected:
             break
     assert seen == expected
@@ -241,10 +241,14 @@ def test_ctrl_c_during_preparation_makes_the_run_invalid(tmp_path: Path) -> None
         hung.set()
         connection.hang()
 
+    def interrupt() -> None:
+        hung.wait(WATCHDOG_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
     trace = pp.load(WEKA)
     load = pp.Load(lanes=2, snapshot_seed=42, warmup=True)
     with fake_server(answer) as url:
-        interrupter = threading.Thread(target=lambda: (hung.wait(WATCHDOG_S), os.kill(os.getpid(), signal.SIGINT)))
+        interrupter = threading.Thread(target=interrupt)
         interrupter.start()
         report = replay(trace, url, load=load)
         interrupter.join()

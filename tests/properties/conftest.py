@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from playproof_kernel import DeploymentSpec, LoadSpec, WorkerSpec, simulate
+from playproof_kernel import simulate
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_spec.sketch import sketch
 
 

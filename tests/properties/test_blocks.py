@@ -9,12 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from index_pages import live_pages
-from naive import NaivePool
 from playproof_kernel import blocks
-from playproof_kernel.arrays import COPY, INDEX_PAGE, NONE, STRETCH, WORKER, records
+from playproof_kernel.arrays import NONE, Copy, IndexPage, Stretch, Worker
 from playproof_kernel.blocks import GENERATED, Pool
 from playproof_kernel.jit import compiled_entry
 from playproof_kernel.pages import PAGE
+from playproof_kernel.records import records
+from playproof_reference.blocks import BlockPool as NaivePool
 from playproof_spec.machines import BlockState
 
 
@@ -82,13 +83,13 @@ def entries_of(table: Any) -> list[int]:
 
 
 def new_pool(size: int, slotted: bool) -> Pool:
-    worker = records(1, WORKER)
+    worker = records(1, Worker)
     worker.free = size
     worker.spare_page = NONE
     # The ring is as small as it may be, so that it is often full.
-    order = records(1 << (2 * size).bit_length(), STRETCH)
+    order = records(1 << (2 * size).bit_length(), Stretch)
     return Pool(
-        copies=records(2 * size, COPY),
+        copies=records(2 * size, Copy),
         states=np.zeros(2 * size, np.int8),
         links=np.zeros(2 * size, np.int32),
         slots=np.zeros(2 * size if slotted else 0, np.int32),
@@ -96,7 +97,7 @@ def new_pool(size: int, slotted: bool) -> Pool:
         read_slots=np.zeros(size if slotted else 0, np.int8),
         order=order,
         buckets=np.full(4, NONE, np.int32),
-        pages=records(size, INDEX_PAGE),
+        pages=records(size, IndexPage),
         places=np.zeros(size * PAGE, np.int32),
         worker=worker,
     )
@@ -199,7 +200,7 @@ class PoolBesideNaive(RuleBasedStateMachine):
 
     @invariant()
     def the_index_has_the_pages_of_the_cached_keys_alone(self) -> None:
-        keys = [int(key) for key, copies in self.naive.cached.items() if copies]
+        keys: list[Any] = [key for key, copies in self.naive.cached.items() if copies]  # integers, as `KEYS` has them
         live = live_pages(self.pool.pages, self.pool.worker[0])
         assert sorted(int(self.pool.pages[page].number) for page in live) == sorted({key // PAGE for key in keys})
         places = self.pool.places.reshape(-1, PAGE)

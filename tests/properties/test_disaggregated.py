@@ -9,10 +9,12 @@ import numpy as np
 from hypothesis import event, given
 from hypothesis import strategies as st
 from ledgers import columns, naively_observed, observed
-from naive import naive_replay
-from playproof_kernel import DeploymentSpec, Ledger, LoadSpec, simulate
+from playproof_kernel import simulate
+from playproof_reference.replay import replay as naive_replay
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import Ledger
 from playproof_spec.machines import NodeState
 from strategies import canceled, disaggregated, graphs, loads
 

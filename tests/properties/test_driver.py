@@ -8,12 +8,13 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from naive import NaiveDriver
-from playproof_kernel import DeploymentSpec, LoadSpec, WorkerSpec, driver, handoff, timers
+from playproof_kernel import driver, handoff, timers
 from playproof_kernel.compiled import compile_graph
 from playproof_kernel.jit import compiled_entry
 from playproof_kernel.simulate import new_sim
 from playproof_kernel.transitions import REQUEST_TABLE, advance
+from playproof_reference.driver import Driver as NaiveDriver
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_spec.graph import Graph
 from playproof_spec.machines import LaneState, NodeState, PlayState, RequestEvent
 from strategies import graphs, loads
@@ -82,7 +83,9 @@ class DriverBesideNaive(RuleBasedStateMachine):
     @precondition(lambda self: not self.naive.due() and self.naive.next_time() is not None)
     @rule()
     def wait_for_the_next_timer(self) -> None:
-        self.naive.now = self.naive.next_time()
+        timer = self.naive.next_time()
+        assert timer is not None
+        self.naive.now = timer
         self.sim.run[0].now = self.naive.now
 
     @precondition(lambda self: not self.naive.due() and self.in_flight())

@@ -171,9 +171,11 @@ def codex_line(rng: random.Random, at: float, total: Record, calls: list[str]) -
         calls.append(f"f{len(calls)}")
         return item("custom_tool_call", name=rng.choice(["exec", "apply_patch"]), call_id=calls[-1], input="x")
     if kind == 12:
-        told = rng.choice([{"task_name": path}, {"agent_id": thread}, {"status": {thread: {"completed": "x"}}}, {}])
+        answer = rng.choice([{"task_name": path}, {"agent_id": thread}, {"status": {thread: {"completed": "x"}}}, {}])
         form = rng.choice(["function_call_output", "custom_tool_call_output"])
-        return item(form, call_id=call, output=rng.choice([json.dumps(told), "words", [{"text": json.dumps(told)}]]))
+        return item(
+            form, call_id=call, output=rng.choice([json.dumps(answer), "words", [{"text": json.dumps(answer)}]])
+        )
     if kind == 13:
         named = {"agent_thread_id": thread, "agent_path": path, "kind": rng.choice(["started", "interacted"])}
         return event("sub_agent_activity", event_id=rng.choice([call, "exec-1"]), **named)

@@ -21,7 +21,8 @@ FAULTS = {
 
 
 def machine(shared: bool, split: bool) -> Any:
-    case = type("HostMemory", (HostBesideNaive,), {"shared": shared, "split": split}).TestCase
+    kind: Any = type("HostMemory", (HostBesideNaive,), {"shared": shared, "split": split})
+    case = kind.TestCase
     case.settings = settings(stateful_step_count=25)
     return case
 

@@ -15,14 +15,17 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from ledgers import columns, controlled_columns, naively_observed, observed
 from loading import WORKERS_MOST, loading_case, loading_cases, loading_controls
-from naive import NaiveWorker, naive_replay
-from naive_controls import naive_controlled
-from naive_g2 import NaiveHostWorker
-from playproof_kernel import DeploymentSpec, Ledger, LoadSpec, WorkerSpec, simulate, simulate_controlled
+from playproof_kernel import simulate, simulate_controlled
 from playproof_kernel.snapshot import InvalidSnapshot
+from playproof_reference.controls import replay_controlled as naive_controlled
+from playproof_reference.host import HostVllmWorker as NaiveHostWorker
+from playproof_reference.replay import replay as naive_replay
+from playproof_reference.vllm import VllmWorker as NaiveWorker
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_spec.findings import InvalidInput
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import Ledger
 from playproof_spec.machines import NodeState
 
 Case = tuple[Graph, DeploymentSpec, LoadSpec]
@@ -51,6 +54,13 @@ def test_equals_the_naive_replay(data: st.DataObject, shared: bool, split: bool)
     whole = replayed(case)
     assert observed(whole) == expected
     assert columns(whole) == columns(replayed(without_macro_steps(case)))
+
+
+@pytest.mark.parametrize("seed", [14219])
+def test_a_copy_that_ends_with_a_pass_of_a_macro_step(seed: int) -> None:
+    """The step ends there with all that the end of a pass brings about: who waits for memory is tried at once."""
+    case = loading_case(seed, shared=True, split=True)
+    assert observed(replayed(case)) == naively_observed(naive_replay(*case))
 
 
 @given(case=loading_cases())

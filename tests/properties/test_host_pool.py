@@ -13,20 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from index_pages import chained_blocks, live_pages
 from playproof_kernel import host
-from playproof_kernel.arrays import (
-    COPY,
-    COPYING,
-    HOST,
-    HOST_DETAIL,
-    HOST_PAGE,
-    HOST_STRETCH,
-    INDEXED,
-    NONE,
-    records,
-)
+from playproof_kernel.arrays import NONE, Copy, Copying, Host, HostDetail, HostPage, HostStretch, Indexed
 from playproof_kernel.host import HostPool, Sources
 from playproof_kernel.jit import compiled_entry
 from playproof_kernel.pages import PAGE
+from playproof_kernel.records import records
 from playproof_spec.machines import BlockState, HostBlockState
 
 # Few keys, so that steps meet the same blocks, at the edges of few pages; a step may be longer than a page.
@@ -91,16 +82,16 @@ def unpin(pool: HostPool, key: int, stride: int, number: int) -> None:
 
 
 def new_pool(size: int) -> HostPool:
-    record = records(1, HOST)
+    record = records(1, Host)
     record.capacity = size
     record.spare_page = NONE
-    log = records(1, INDEXED)
+    log = records(1, Indexed)
     return HostPool(
         states=np.zeros(size * PAGE, np.int8),
-        details=records(size * PAGE, HOST_DETAIL),
-        order=records(size * host.ORDER_PER_BLOCK, HOST_STRETCH),
+        details=records(size * PAGE, HostDetail),
+        order=records(size * host.ORDER_PER_BLOCK, HostStretch),
         buckets=np.full(2, NONE, np.int32),
-        pages=records(size, HOST_PAGE),
+        pages=records(size, HostPage),
         record=record,
         index=log,
         index_buckets=np.zeros(0, np.int32),
@@ -115,7 +106,7 @@ def new_sources(number: int) -> Sources:
         slots=np.arange(number, dtype=np.int32),
         read_slots=np.zeros(number, np.int8),
         states=np.full(number, BlockState.CACHED_ACTIVE, np.int8),
-        copies=records(number, COPY),
+        copies=records(number, Copy),
     )
 
 
@@ -159,7 +150,7 @@ class HostPoolBesideNaive(RuleBasedStateMachine):
         kept = sum(key in self.idle for key in keys)
         assert examine(self.pool, key, stride, number, sources) == (len(missing), kept, is_read)
         sources.read_slots[:] = 0
-        copying = records(1, COPYING)
+        copying = records(1, Copying)
         copying.first = NONE
         store(self.pool, copying, key, stride, number, sources)
         assert int(copying[0].blocks) == len(missing)
@@ -171,7 +162,7 @@ class HostPoolBesideNaive(RuleBasedStateMachine):
     @rule(runs=st.lists(st.tuples(KEYS, st.integers(1, 3)), min_size=1, max_size=4))
     def store_at_once(self, runs: list[tuple[int, int]]) -> None:
         """Store a prompt of several runs, in whatever order their keys are, and let it end."""
-        copying = records(1, COPYING)
+        copying = records(1, Copying)
         copying.first = NONE
         sources, stored = new_sources(3 * len(runs)), list[int]()
         for turn, (key, number) in enumerate(runs):

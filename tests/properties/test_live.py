@@ -9,21 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from playproof_kernel import (
-    Backend,
-    DeploymentSpec,
-    Ledger,
-    LoadSpec,
-    Timing,
-    WorkerSpec,
-    chains,
-    live_engine,
-    simulate,
-)
+from playproof_kernel import chains, live_engine, simulate
 from playproof_kernel.live_driver import End, LiveDriver
 from playproof_kernel.live_engine import LiveEngine
 from playproof_spec.certificate import ProvenGraph, prove
+from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec, Timing, WorkerSpec
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import Ledger
 from playproof_spec.machines import RequestState
 from playproof_spec.sketch import sketch
 from strategies import deployments, graphs, loads, sglang_deployments
@@ -53,8 +45,8 @@ def driven(graph: Graph, load: LoadSpec, offline: Ledger, workers: int) -> Ledge
             del due[slot]
             state = RequestState(int(offline.request_state[slot]))
             columns = (offline.dispatched_ns, offline.first_token_ns, offline.second_token_ns, offline.last_token_ns)
-            times = [int(column[slot]) for column in columns]
-            live.end(slot, End(state, *times, now, int(offline.output_length[slot]), cached=-1))
+            sent, first, second, last = (int(column[slot]) for column in columns)
+            live.end(slot, End(state, sent, first, second, last, now, int(offline.output_length[slot]), cached=-1))
         orders, given_up = live.step(now)
         assert not given_up
         for order in orders:

@@ -200,7 +200,7 @@ def test_a_recording_lowers_to_a_sound_graph_that_agrees_with_its_times(record: 
     assert {item.code for item in lowered.findings.items} <= {"format-chosen", "hashes-surplus", "hashes-short"}
     nested = [inner for entry in record["requests"] for inner in entry.get("requests", ())]
     assert graph.node_count == sum("in" in entry for entry in record["requests"]) + len(nested)
-    network = nx.DiGraph()
+    network: nx.DiGraph[int] = nx.DiGraph()
     network.add_nodes_from(range(graph.node_count))
     targets = graph.edge_target()
     for number in range(graph.edge_count):

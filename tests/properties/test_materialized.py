@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from hypothesis import given
-from playproof_kernel import LoadSpec
 from playproof_lowering import write_v2
 from playproof_spec.certificate import ProvenGraph, prove
+from playproof_spec.deployment import LoadSpec
 from playproof_spec.graph import Graph
 from strategies import graphs, loads
 

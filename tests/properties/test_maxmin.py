@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from hypothesis import event, given
 from hypothesis import strategies as st
-from maxmin import FairLink, fair_rates, nearest_ns
+from playproof_reference.links import FairLink, fair_rates, nearest_ns
 
 rates = st.builds(Fraction, st.integers(1, 60), st.integers(1, 7))
 pools = st.none() | rates

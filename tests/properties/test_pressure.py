@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from ledgers import columns
-from playproof_kernel import Backend
+from playproof_spec.deployment import Backend
 from playproof_spec.machines import NodeState
 from pressure import check_ledger, check_nothing_is_left, pressure_cases, replay, without_macro_steps
 

@@ -6,11 +6,14 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from naive_sglang import Branch, NaiveTree, OwnTree
 from playproof_kernel import radix
-from playproof_kernel.arrays import BRANCH, CONFIG, KEYS, NONE, STATIC, WORKER, records
+from playproof_kernel.arrays import NONE, Branch, Config, Keys, Static, Worker
 from playproof_kernel.jit import compiled_entry
 from playproof_kernel.radix import Tree
+from playproof_kernel.records import records
+from playproof_reference.radix import Branch as NaiveBranch
+from playproof_reference.radix import OwnTree
+from playproof_reference.radix import RadixTree as NaiveTree
 
 PAGES = 24
 CAPACITY = 400
@@ -64,7 +67,8 @@ def evict(tree: Tree, pages: int) -> None:
 def new_tree(prompts: list[list[int]]) -> Tree:
     """Return an empty tree over `prompts`, one key a page: equal prefixes have equal keys, nothing else."""
     chains: dict[tuple[int, ...], int] = {}
-    static, runs = records(len(prompts), STATIC), []
+    static = records(len(prompts), Static)
+    runs: list[list[int]] = []
     for number, prompt in enumerate(prompts):
         static[number].input = len(prompt)
         static[number].key_begin = len(runs)
@@ -78,23 +82,23 @@ def new_tree(prompts: list[list[int]]) -> Tree:
         static[number].key_end = static[number].answer_end = len(runs)
         static[number].keyed = len(prompt)
     static.source = static.serial = np.arange(len(static))
-    keys, config, worker = records(len(runs), KEYS), records(1, CONFIG), records(1, WORKER)
+    keys, config, worker = records(len(runs), Keys), records(1, Config), records(1, Worker)
     for at, (first, count, begin) in enumerate(runs):
         keys[at].first, keys[at].count, keys[at].begin = first, count, begin
     config.block_size = config.key_stride = config.router = 1
     worker.free = PAGES
     worker.tree_used = worker.tree_live = 1
     worker.tree_spare = NONE
-    nodes = records(CAPACITY, BRANCH)
+    nodes = records(CAPACITY, Branch)
     nodes[0].place = NONE
-    ghosts, leaves = records(CAPACITY, BRANCH), np.zeros(CAPACITY, np.int64)
+    ghosts, leaves = records(CAPACITY, Branch), np.zeros(CAPACITY, np.int64)
     return Tree(nodes, np.full(16, NONE, np.int64), leaves, worker, ghosts, static, keys, config)
 
 
 class Holder:
     """A request with cached pages, in both trees."""
 
-    def __init__(self, request: int, pages: int, node: int, branch: Branch) -> None:
+    def __init__(self, request: int, pages: int, node: int, branch: NaiveBranch) -> None:
         self.request, self.pages, self.node, self.branch = request, pages, node, branch
 
 

@@ -42,7 +42,8 @@ def test_without_namespaces_it_would() -> None:
 
 
 def machine(shared: bool, split: bool) -> Any:
-    case = type("Recycled", (RecycledPlays,), {"shared": shared, "split": split}).TestCase
+    kind: Any = type("Recycled", (RecycledPlays,), {"shared": shared, "split": split})
+    case = kind.TestCase
     case.settings = settings(stateful_step_count=25)
     return case
 

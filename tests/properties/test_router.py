@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 from ledgers import columns, naively_observed, observed
 from loading import loading_cases
-from naive import naive_replay
-from playproof_kernel import Backend, DeploymentSpec, LoadSpec, ReplayFault, RouterSpec, simulate
+from playproof_kernel import ReplayFault, simulate
+from playproof_reference.replay import replay as naive_replay
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import (
+    Backend,
+    DecodeSpec,
+    DeploymentSpec,
+    LoadSpec,
+    RouterSpec,
+    Timing,
+    TimingKind,
+    TransferSpec,
+    WorkerSpec,
+)
 from playproof_spec.graph import Graph
+from playproof_spec.sketch import sketch
 from strategies import (
     canceled,
     deployments,
@@ -94,3 +107,21 @@ def test_a_macro_step_tells_what_its_single_passes_do(
     whole = simulate(prove(graph), deployment, load)
     event(f"knew of a prefix: {int(max(whole.route_overlap.max(), whole.decode_route_overlap.max())) > 0}")
     assert columns(whole) == columns(simulate(prove(graph), deployment, replace(load, macro_steps=False)))
+
+
+@pytest.mark.parametrize("prefill", [False, True])
+@pytest.mark.parametrize("decode", [False, True])
+def test_what_a_prompt_holds_depends_on_no_role(prefill: bool, decode: bool) -> None:
+    """`b1` holds the prompt and the answer of `a0`, so it says what `a0` is, as soon as one role reuses answers."""
+    rows = [{"request_id": f"{name}{number}", "hash_ids": [number]} for name in ("a", "b") for number in range(3)]
+    rows[4]["dependencies"] = ["a0", "a1"]
+    shape = {"play_id": "one", "input_length": 1, "output_length": 0}
+    graph = sketch([{**shape, **row} for row in rows], block_size=2)
+    timing = Timing(TimingKind.FIXED, prefill_ns=0, decode_ns=0)
+    worker = WorkerSpec(8, 1, max_batched_tokens=1, max_sequences=1, timing=timing, reuse_output=prefill)
+    other = DecodeSpec(2, replace(worker, reuse_output=decode), TransferSpec(bytes_per_token=0))
+    deployment = DeploymentSpec(2, worker, context_length=8, decode=other, router=RouterSpec())
+    ledger = simulate(prove(graph), deployment, LoadSpec())
+    assert observed(ledger) == naively_observed(naive_replay(graph, deployment, LoadSpec()))
+    # With nothing told of `a0` the second worker has less to do.
+    assert ledger.decode_worker.tolist() == [0, 1, 1, 0, int(not (prefill or decode)), 0]

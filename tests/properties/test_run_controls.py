@@ -13,32 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from controlled import MS, controlled_loads, expected, observed
+from controlled import controlled_loads, expected, observed, steady, steady_pairs
+from faulty_controls import FAULTY
 from hypothesis import HealthCheck, Phase, assume, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from naive_controls import FAULTS, NaiveControls, naive_controlled
-from playproof_kernel import (
-    DecodeSpec,
-    DeploymentSpec,
-    LoadSpec,
-    Timing,
-    TimingKind,
-    TransferSpec,
-    WorkerSpec,
-    driver,
-    instances,
-    phases,
-    simulate_controlled,
-    timers,
-)
+from playproof_kernel import driver, instances, phases, simulate_controlled, timers
 from playproof_kernel.controlled import start_controlled, with_more_seats
 from playproof_kernel.jit import compiled_entry
 from playproof_kernel.requests import Hold
 from playproof_kernel.snapshot import InvalidSnapshot
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
+from playproof_reference.controls import Controls as NaiveControls
+from playproof_reference.controls import replay_controlled as naive_controlled
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import DecodeSpec, DeploymentSpec, LoadSpec, TransferSpec, WorkerSpec
 from playproof_spec.digest import graph_digest
 from playproof_spec.findings import InvalidInput
 from playproof_spec.graph import Graph
@@ -49,32 +39,10 @@ from playproof_spec.machines import (
     PhaseState,
     RequestEvent,
 )
-from strategies import deployments, disaggregated, graphs, optioned_deployments, routers, sglang_deployments
-
-# Every pass takes time, so that no instant is endless and a deadline is reached.
-TIMINGS = [Timing(TimingKind.FIXED, 7 * MS, 2 * MS), Timing(TimingKind.FIXED, 3 * MS, 1 * MS)]
+from strategies import graphs
 
 
-@st.composite
-def steady(draw: st.DrawFn) -> DeploymentSpec:
-    drawn = draw(deployments | optioned_deployments() | sglang_deployments)
-    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), router=draw(st.none() | routers))
-
-
-@st.composite
-def steady_pairs(draw: st.DrawFn) -> DeploymentSpec:
-    drawn = draw(disaggregated())
-    assert drawn.decode is not None
-    decode = dataclasses.replace(drawn.decode, worker=_timed(draw, drawn.decode.worker))
-    router = draw(st.none() | routers)
-    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), decode=decode, router=router)
-
-
-def _timed(draw: st.DrawFn, worker: WorkerSpec) -> WorkerSpec:
-    return dataclasses.replace(worker, timing=draw(st.sampled_from(TIMINGS)))
-
-
-def both(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, fault: str = "") -> tuple[Any, Any]:
+def both(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> tuple[Any, Any]:
     """Return what both runs observed; the example is dropped when the trace contradicts itself."""
     try:
         proven = prove(graph)
@@ -85,7 +53,7 @@ def both(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, fault: str = 
     except InvalidSnapshot:
         assert NaiveControls.__dict__["contradictory"]
         assume(False)
-    naive = naive_controlled(graph, deployment, load, fault)
+    naive = naive_controlled(graph, deployment, load)
     return observed(ledger), expected(naive)
 
 
@@ -116,8 +84,8 @@ TOPOLOGIES = {"aggregated": steady(), "disaggregated": steady_pairs()}
 
 @pytest.mark.unwatched
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_seeded_fault_shows(fault: str, topology: str) -> None:
+@pytest.mark.parametrize("fault", FAULTY)
+def test_a_seeded_fault_shows(fault: type[NaiveControls], topology: str) -> None:
     """The twin with one fault differs from the kernel somewhere among the examples."""
     scenario = st.tuples(graphs(max_plays=3, max_nodes=5, max_blocks=5), TOPOLOGIES[topology], controlled_loads)
 
@@ -136,7 +104,7 @@ def test_a_seeded_fault_shows(fault: str, topology: str) -> None:
     try:
         find(scenario, differs, settings=hunt)
     except NoSuchExample:
-        pytest.fail(f"no example shows {fault}")
+        pytest.fail(f"no example shows {fault.__name__}")
 
 
 # The driver, step by step ---------------------------------------------------------------------------------------------
@@ -228,17 +196,20 @@ class ControlsBesideNaive(RuleBasedStateMachine):
     @precondition(lambda self: self.running() and self.naive.due())
     @rule()
     def dispatch(self) -> None:
+        assert self.naive is not None
         wanted = self.naive.due()[0]
         slot = dispatch_next(self.sim)
         assert int(self.sim.static[slot].serial) == wanted
         self.naive.dispatch(wanted)
 
     def move_to(self, now: int) -> None:
+        assert self.naive is not None
         self.naive.now = now
         self.sim.run[0].now = now
         self.both_step()
 
     def both_step(self) -> None:
+        assert self.naive is not None
         if self.split and int(self.sim.run[0].seats) < int(self.sim.config[0].lanes):
             self.sim = with_more_seats(self.sim)
         while step(self.sim):
@@ -257,11 +228,15 @@ class ControlsBesideNaive(RuleBasedStateMachine):
     @precondition(lambda self: self.running() and not self.naive.due() and self.naive.next_time() is not None)
     @rule()
     def wait_for_what_is_next(self) -> None:
-        self.move_to(self.naive.next_time())
+        assert self.naive is not None
+        following = self.naive.next_time()
+        assert following is not None
+        self.move_to(following)
 
     @precondition(lambda self: self.running() and not self.naive.due() and (self.naive.in_flight() or self.held))
     @rule(later_ns=st.sampled_from([0, 1, 500_000, 1_000_000, 7_000_000]))
     def let_time_pass(self, later_ns: int) -> None:
+        assert self.naive is not None
         following = self.naive.next_time()
         now = self.naive.now + later_ns
         self.move_to(now if following is None else min(now, following))
@@ -269,6 +244,7 @@ class ControlsBesideNaive(RuleBasedStateMachine):
     @precondition(lambda self: self.running() and self.naive.in_flight())
     @rule(data=st.data())
     def requests_end(self, data: st.DataObject) -> None:
+        assert self.naive is not None
         ending = data.draw(st.lists(st.sampled_from(self.naive.in_flight()), min_size=1, unique=True))
         kinds = st.sampled_from(["completed"] * 6 + ["rejected", "failed"])
         outcomes = [(number, data.draw(kinds)) for number in ending]

@@ -73,7 +73,8 @@ def test_a_chain_keeps_and_adds_the_blocks_that_a_naive_one_does(
 
 @given(st.lists(st.lists(st.sampled_from([0, 1, 2, 5, 7, 2**63, 2**64 - 2, 2**64 - 1]), max_size=9), max_size=9))
 def test_numbers_are_given_by_first_appearance(lists: list[list[int]]) -> None:
-    ids, buffer, known = BlockIds(), RunBuffer(), {}
+    ids, buffer = BlockIds(), RunBuffer()
+    known: dict[int, int] = {}
     numbering = Numbering(ids)
     for hashes in lists:
         buffer.clear()
@@ -157,7 +158,7 @@ def processes(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[int, in
     def call(parent: str | None, start: int, seconds: int, count: int) -> str:
         number = len(calls)
         tokens = 16 if with_requests else 16 + number
-        user = {"type": "user", "uuid": f"u{number}", "parentUuid": parent, "message": {}}
+        user: dict[str, Any] = {"type": "user", "uuid": f"u{number}", "parentUuid": parent, "message": {}}
         rows.append((start, user | {"timestamp": stamp(start)} | base))
         above = f"u{number}"
         for row in range(count):
@@ -284,7 +285,7 @@ def test_shards_and_envelopes_change_nothing(rows: list[dict[str, Any]], data: s
 @given(dynamo_rows())
 def test_edges_of_a_dynamo_play_are_those_of_a_naive_reading(rows: list[dict[str, Any]]) -> None:
     result = lowered({"all.jsonl": rows})
-    starts = {}
+    starts: dict[str, list[tuple[float, float, str]]] = {}
     for row in rows:
         body, session = row["request"], row["agent_context"]["session_id"]
         begin = body["request_received_ms"]
@@ -306,10 +307,10 @@ def test_edges_of_a_dynamo_play_are_those_of_a_naive_reading(rows: list[dict[str
         if not before:
             early = True
             continue
-        source = before[-1]
-        at_dispatch = begin < source[1]
-        delay = begin - source[0 if at_dispatch else 1]
-        wanted.add((source[2], first, "SPAWN", "DISPATCH" if at_dispatch else "COMPLETION", float(delay)))
+        spawner = before[-1]
+        at_dispatch = begin < spawner[1]
+        delay = begin - (spawner[0] if at_dispatch else spawner[1])
+        wanted.add((spawner[2], first, "SPAWN", "DISPATCH" if at_dispatch else "COMPLETION", float(delay)))
         end, _, last = max((end, start, name) for start, end, name in requests)
         later = [request for request in sorted(starts[parent])[len(before) :] if request[0] >= end]
         if later:
@@ -331,7 +332,9 @@ def test_edges_of_a_dynamo_play_are_those_of_a_naive_reading(rows: list[dict[str
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 60), st.integers(0, 40)), min_size=1, max_size=9))
 def test_delta_prompts_are_all_that_was_said_before(turns: list[tuple[int, int, int]]) -> None:
-    rows, said, wanted = [], {}, []
+    rows: list[dict[str, Any]] = []
+    said: dict[int, int] = {}
+    wanted: list[int] = []
     for session, new, output in turns:
         first = session not in said
         rows.append({"session_id": str(session), "input_length": new, "output_length": output}

@@ -9,22 +9,14 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from ledgers import columns, naively_observed, observed
-from naive import naive_replay
-from naive_speculation import threefry as naive_threefry
-from playproof_kernel import (
-    Backend,
-    DeploymentSpec,
-    Ledger,
-    LoadSpec,
-    SpeculationSpec,
-    Timing,
-    TimingKind,
-    WorkerSpec,
-    simulate,
-)
+from playproof_kernel import simulate
 from playproof_kernel.speculation import threefry
+from playproof_reference.replay import replay as naive_replay
+from playproof_reference.speculation import threefry as naive_threefry
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec, SpeculationSpec, Timing, TimingKind, WorkerSpec
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import Ledger
 from playproof_spec.sketch import sketch
 from strategies import canceled, deployments, disaggregated, graphs, loads, optioned_deployments, routers, speculations
 

@@ -6,14 +6,28 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from ledgers import columns, naively_observed, observed
-from naive import naive_replay
-from playproof_kernel import DeploymentSpec, Ledger, LoadSpec, SpeculationSpec, simulate
+from playproof_kernel import simulate
+from playproof_reference.replay import replay as naive_replay
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import (
+    Backend,
+    DecodeSpec,
+    DeploymentSpec,
+    LoadSpec,
+    SpeculationSpec,
+    Timing,
+    TimingKind,
+    TransferSpec,
+    WorkerSpec,
+)
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import Ledger
 from playproof_spec.machines import NodeState
+from playproof_spec.sketch import sketch
 from strategies import (
     deployments,
     disaggregated,
@@ -91,3 +105,29 @@ def test_what_ended_by_then_ended_the_same(
     assert (head.busy_ns <= stop).all()
     # After the last request host memory may still be written.
     assert head.end_ns == (min(whole.end_ns, stop) if ended.sum() == (whole.terminal_ns >= 0).sum() else stop)
+
+
+def _instants(ledger: Ledger) -> list[int]:
+    """Return when something happens in a run."""
+    columns_of_time = (ledger.dispatched_ns, ledger.first_token_ns, ledger.terminal_ns, ledger.admission_at_ns)
+    return sorted({int(time) for column in columns_of_time for time in column if time >= 0})
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["aggregated", "prefill-decode"])
+@pytest.mark.parametrize("backend", list(Backend))
+def test_a_stop_at_the_very_end_of_a_macro_step(backend: Backend, split: bool) -> None:
+    """The last pass of a step ends as any other does: in prefill/decode, its requests are handed to the driver."""
+    timing = Timing(TimingKind.FIXED, prefill_ns=2_000_000, decode_ns=1_000_000)
+    worker = WorkerSpec(16, 4, timing=timing, backend=backend)
+    decode = DecodeSpec(1, worker, TransferSpec(bytes_per_token=0)) if split else None
+    deployment = DeploymentSpec(1, worker, context_length=64, decode=decode)
+    rows = [{"request_id": name, "input_length": 4, "output_length": tokens} for name, tokens in (("a", 5), ("b", 9))]
+    graph = sketch([*rows, {**rows[0], "request_id": "c", "dependencies": ["a"]}], block_size=4)
+    instants = _instants(replayed(graph, deployment, LoadSpec()))
+    assert len(instants) >= 5
+    for stop in instants:
+        load = LoadSpec(stop_ns=stop)
+        stopped = replayed(graph, deployment, load)
+        assert columns(stopped) == columns(replayed(graph, deployment, replace(load, macro_steps=False)))
+        expected = naively_observed(naive_replay(graph, deployment, load))
+        assert without_handoffs(observed(stopped)) == without_handoffs(expected)

@@ -1,14 +1,17 @@
-"""Loads under run controls, and runs under them as plain values: the kernel's, and the naive twin's."""
+"""Loads under run controls, deployments for them, and their runs as plain values: the kernel's, the naive twin's."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from hypothesis import strategies as st
 from ledgers import host_columns
-from naive_controls import NaiveControls
-from playproof_kernel import ControlledLedger, LoadSpec, ProfileSpec
+from playproof_kernel import ControlledLedger
+from playproof_reference.controls import Controls as NaiveControls
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, ProfileSpec, Timing, TimingKind, WorkerSpec
 from playproof_spec.machines import PhaseState, PlayState, RequestState
+from strategies import deployments, disaggregated, optioned_deployments, routers, sglang_deployments
 
 MS = 1_000_000
 profiles = st.builds(
@@ -27,6 +30,29 @@ controlled_loads = st.builds(
     warmup=st.booleans(),
     profile=st.none() | profiles,
 )
+
+
+# Every pass takes time, so that no instant is endless and a deadline is reached.
+TIMINGS = [Timing(TimingKind.FIXED, 7 * MS, 2 * MS), Timing(TimingKind.FIXED, 3 * MS, 1 * MS)]
+
+
+@st.composite
+def steady(draw: st.DrawFn) -> DeploymentSpec:
+    drawn = draw(deployments | optioned_deployments() | sglang_deployments)
+    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), router=draw(st.none() | routers))
+
+
+@st.composite
+def steady_pairs(draw: st.DrawFn) -> DeploymentSpec:
+    drawn = draw(disaggregated())
+    assert drawn.decode is not None
+    decode = dataclasses.replace(drawn.decode, worker=_timed(draw, drawn.decode.worker))
+    router = draw(st.none() | routers)
+    return dataclasses.replace(drawn, worker=_timed(draw, drawn.worker), decode=decode, router=router)
+
+
+def _timed(draw: st.DrawFn, worker: WorkerSpec) -> WorkerSpec:
+    return dataclasses.replace(worker, timing=draw(st.sampled_from(TIMINGS)))
 
 
 def observed(ledger: ControlledLedger) -> dict[str, Any]:

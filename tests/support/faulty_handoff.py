@@ -24,7 +24,7 @@ def complete_at_prefill() -> None:
     early: list[int] = []
 
     def end_early(sim: Any, request: int) -> None:
-        at_prefill = request == handoff.node_of(sim, request)
+        at_prefill = request == requests.node_of(sim, request)
         if at_prefill and sim.request_state[request] == RequestState.FINISHED:
             transitions.advance_handoff(sim, request, HandoffEvent.COMPLETE)
             early.append(request)

@@ -11,11 +11,12 @@ from collections import Counter
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
-from naive_disagg import DestinationRole, NaiveDisagg, SourceRole
-from naive_sglang import NaiveSglangWorker
-from playproof_kernel import Backend, LoadSpec
 from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, READY, WAITING
 from playproof_kernel.requests import Hold
+from playproof_reference.disaggregated import Disaggregated as NaiveDisagg
+from playproof_reference.roles import DestinationRole, SourceRole
+from playproof_reference.sglang import SglangWorker as NaiveSglangWorker
+from playproof_spec.deployment import Backend, LoadSpec
 from playproof_spec.graph import Graph
 from playproof_spec.machines import HandoffState, NodeState
 from pressure import check_pools

@@ -19,12 +19,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 from index_pages import chained_blocks
 from loading import loading_case
-from naive_disagg import DestinationRole, NaiveDisagg
-from naive_g2 import Copying, NaiveHost, NaiveHostWorker, SharedLinks
-from playproof_kernel import HostSpec, offload
+from playproof_kernel import offload
 from playproof_kernel.arrays import ASIDE, NONE, PENDING, WAITING
 from playproof_kernel.jit import compiled_entry
 from playproof_kernel.pages import PAGE
+from playproof_reference.disaggregated import Disaggregated as NaiveDisagg
+from playproof_reference.host import Copying, SharedLinks
+from playproof_reference.host import HostPool as NaiveHost
+from playproof_reference.host import HostVllmWorker as NaiveHostWorker
+from playproof_reference.roles import DestinationRole
+from playproof_spec.deployment import HostSpec
 from playproof_spec.machines import HostBlockState, RequestState, TransferState
 from pressure import check_pools
 from replay_machine import ReplayBesideNaive
@@ -187,7 +191,7 @@ class HostBesideNaive(ReplayBesideNaive):
                 waited_ns = self.past_ns - self.pending_since.pop((row, key))
                 assert waited_ns >= least, "a block is visible before its store can have ended"
             for key in pending:
-                self.pending_since.setdefault((row, key), self.past_ns)
+                self.pending_since.setdefault((row, key), self.done_ns)
 
     @invariant()
     def blocks_are_conserved(self) -> None:

@@ -14,7 +14,10 @@ from typing import Any
 import blake3
 import msgspec
 from ledgers import columns, controlled_columns
-from playproof_kernel import (
+from playproof_kernel import simulate, simulate_controlled
+from playproof_kernel.snapshot import InvalidSnapshot
+from playproof_spec.certificate import prove
+from playproof_spec.deployment import (
     Backend,
     DecodeSpec,
     DeploymentSpec,
@@ -28,11 +31,7 @@ from playproof_kernel import (
     TimingKind,
     TransferSpec,
     WorkerSpec,
-    simulate,
-    simulate_controlled,
 )
-from playproof_kernel.snapshot import InvalidSnapshot
-from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 from pressure import random_cancellations, random_rows

@@ -6,8 +6,9 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from naive import NaiveRun
-from playproof_kernel import ControlledLedger, Ledger
+from playproof_kernel import ControlledLedger
+from playproof_reference.runs import Run as NaiveRun
+from playproof_spec.ledger import Ledger
 from playproof_spec.machines import HandoffState, NodeState, PlayState, RequestState
 
 # What a host pool did, as far as a naive one counts it.

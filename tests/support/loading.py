@@ -12,8 +12,16 @@ from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
-from playproof_kernel import DeploymentSpec, HostSpec, LoadSpec, Timing, TimingKind, WorkerSpec
-from playproof_kernel.deployment import DecodeSpec, TransferSpec
+from playproof_spec.deployment import (
+    DecodeSpec,
+    DeploymentSpec,
+    HostSpec,
+    LoadSpec,
+    Timing,
+    TimingKind,
+    TransferSpec,
+    WorkerSpec,
+)
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 
@@ -90,7 +98,7 @@ def loading_deployment(chance: Random, size: int, shared: bool, split: bool) -> 
     )
 
     def worker(hosted: bool) -> WorkerSpec:
-        rates = {"d2h_bytes_per_second": _rate(chance), "h2d_bytes_per_second": _rate(chance)}
+        rates: dict[str, Any] = {"d2h_bytes_per_second": _rate(chance), "h2d_bytes_per_second": _rate(chance)}
         latency_ns = chance.choice([0, 0, MS])
         timing = Timing(TimingKind.FIXED, chance.choice([0, 3, 7]) * MS, chance.choice([0, 1, 2]) * MS)
         return WorkerSpec(

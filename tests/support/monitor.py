@@ -137,7 +137,7 @@ def install() -> Monitor:
 
     _replace(advance, watched_advance)
     _replace(renew, watched_renew)
-    loop = importlib.import_module("playproof_kernel.loop")
+    loop: Any = importlib.import_module("playproof_kernel.loop")
     turn = loop._turn
 
     def watched_turn(sim: Any) -> int:

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from playproof_kernel import Backend, DeploymentSpec, Ledger, LoadSpec, Rules, driver
+from playproof_kernel import driver
 from playproof_kernel.arrays import NONE, RETURNING, Sim
 from playproof_kernel.compiled import compile_graph
-from playproof_kernel.deployment import DecodeSpec, WorkerSpec
 from playproof_kernel.simulate import ledger_of, new_sim, run_for
+from playproof_kernel.translation import settings_of
+from playproof_spec.deployment import Backend, DecodeSpec, DeploymentSpec, LoadSpec, Rules, WorkerSpec
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import Ledger
 from playproof_spec.machines import (
     BlockState,
     HandoffState,
@@ -134,14 +136,7 @@ def random_cancellations(chance: Random, graph: Graph, count: int) -> tuple[tupl
 def replay(case: Pressed) -> tuple[Sim, Ledger]:
     """Replay `case` to its end, counting the pools on the way; a stall raises."""
     deployment, load = case.deployment, case.load
-    compiled = compile_graph(
-        case.graph,
-        block_size=deployment.worker.block_size,
-        blocks=deployment.worker.blocks,
-        context=deployment.context_length,
-        lanes=load.lanes is not None,
-        speedup=load.speedup,
-    )
+    compiled = compile_graph(case.graph, **settings_of(deployment, load)._asdict())
     sim = new_sim(compiled, deployment, load)
     driver.start(sim)
     over = False
@@ -188,7 +183,7 @@ def _kept(sim: Sim, worker: int) -> int:
     if len(sim.hosts) == 0 or not sim.hosts[worker].shared:
         return 0
     read = np.isin(sim.block_state[worker], (BlockState.READING, BlockState.READING_IDLE))
-    kept, row = np.count_nonzero(read), int(sim.queues[worker, RETURNING].head)
+    kept, row = int(np.count_nonzero(read)), int(sim.queues[worker, RETURNING].head)
     while row != NONE:
         kept += int(sim.copyings[row].blocks)
         row = int(sim.copyings[row].next)

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
-from playproof_kernel import (
+from playproof_kernel import controlled, instances, simulate_controlled
+from playproof_spec.certificate import prove
+from playproof_spec.deployment import (
     DecodeSpec,
     DeploymentSpec,
     HostSpec,
@@ -23,11 +26,7 @@ from playproof_kernel import (
     TimingKind,
     TransferSpec,
     WorkerSpec,
-    controlled,
-    instances,
-    simulate_controlled,
 )
-from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 
@@ -100,10 +99,11 @@ def found(shared: bool, split: bool, workers: int) -> Found:
 
 def main() -> None:
     instances.namespace = lambda sim, lane, ordinal: 0
-    controlled.refuse_wrong_namespaces = lambda sim: None  # which sees it, as its own test shows
-    for each in DEPLOYMENTS:
-        result = found(*each)
-        print(*each, result.instances, result.first_reused, result.last_restored)
+    # What would see it, as its own test shows.
+    with mock.patch.object(controlled, "refuse_wrong_namespaces", return_value=None):
+        for each in DEPLOYMENTS:
+            result = found(*each)
+            print(*each, result.instances, result.first_reused, result.last_restored)
 
 
 if __name__ == "__main__":

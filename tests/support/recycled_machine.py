@@ -17,13 +17,16 @@ from controlled import controlled_loads
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from loading import loading_controls
-from naive_controls import ControlledAggregated, ControlledDisagg, NaiveControls
-from playproof_kernel import DeploymentSpec, LoadSpec, loop
+from playproof_kernel import loop
 from playproof_kernel.arrays import NONE, Sim
 from playproof_kernel.controlled import start_controlled, with_more_seats
 from playproof_kernel.pages import PAGE
 from playproof_kernel.simulate import with_room
 from playproof_kernel.snapshot import InvalidSnapshot
+from playproof_reference.controls import ControlledAggregated
+from playproof_reference.controls import ControlledDisaggregated as ControlledDisagg
+from playproof_reference.controls import Controls as NaiveControls
+from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.digest import graph_digest
 from playproof_spec.graph import Graph
 from playproof_spec.machines import HostBlockState, NodeState

@@ -6,12 +6,15 @@ import sys
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from naive import NaiveAggregated
-from naive_disagg import NaiveDisagg
-from playproof_kernel import DeploymentSpec, LoadSpec, driver
-from playproof_kernel.arrays import HEAP, NONE, Sim, records
+from playproof_kernel import driver
+from playproof_kernel.arrays import NONE, Heap, Sim
 from playproof_kernel.compiled import compile_graph
+from playproof_kernel.records import records
 from playproof_kernel.simulate import new_sim, run_for
+from playproof_kernel.translation import settings_of
+from playproof_reference.aggregated import Aggregated as NaiveAggregated
+from playproof_reference.disaggregated import Disaggregated as NaiveDisagg
+from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.graph import Graph
 from playproof_spec.machines import NodeState
 from pressure import check_nothing_is_left
@@ -29,14 +32,7 @@ class ReplayBesideNaive(RuleBasedStateMachine):
     def begin(self, graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> None:
         """Set both replays up, pass by pass; no client gives up but by a rule."""
         load = LoadSpec(lanes=load.lanes, speedup=load.speedup, macro_steps=False)
-        compiled = compile_graph(
-            graph,
-            block_size=deployment.worker.block_size,
-            blocks=deployment.worker.blocks,
-            context=deployment.context_length,
-            lanes=load.lanes is not None,
-            speedup=load.speedup,
-        )
+        compiled = compile_graph(graph, **settings_of(deployment, load)._asdict())
         self.sim = new_sim(compiled, deployment, load)
         driver.start(self.sim)
         naive = NaiveAggregated if deployment.decode is None else NaiveDisagg
@@ -44,7 +40,9 @@ class ReplayBesideNaive(RuleBasedStateMachine):
         self.naive.driver.start()
         self.over = False
         self.steps = 0
-        self.past_ns = 0  # the last instant that both are through with
+        # The last instant at which both did what was due; and a later one, perhaps, at which only one of them had
+        # something, which came to nothing.
+        self.done_ns = self.past_ns = 0
 
     def look_closely(self) -> None:
         """Check what may not be left to the end of a rule that lets several instants pass."""
@@ -76,7 +74,7 @@ class ReplayBesideNaive(RuleBasedStateMachine):
     def run_to_next_instant(self) -> None:
         """Run both to the next instant that both know of: some hold nothing but a cancellation that comes too late."""
         self.steps += 1
-        self.past_ns = self.now()
+        self.done_ns = self.past_ns = self.now()
         self.run_naive()
         self.sim, done = run_for(self.sim, 1)
         while True:
@@ -127,7 +125,7 @@ class ReplayBesideNaive(RuleBasedStateMachine):
         node = data.draw(st.sampled_from(self.in_flight()))
         left = sorted([*self.naive.driver.cancellations, (self.now() + later_ns, node)])
         self.naive.driver.cancellations = left
-        entries = records(len(left), HEAP)
+        entries = records(len(left), Heap)
         for entry, (time, number) in zip(entries, left, strict=True):
             entry.time, entry.node = time, number
         self.sim = self.sim._replace(cancellations=entries)

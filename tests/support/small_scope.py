@@ -8,9 +8,11 @@ hold little more than one request; up to two nodes also with passes that are sch
 it is, and once more for every instant at which something happens in it, up to two nodes also for an instant between
 every two such: at each of them the client of each request in flight gives up.
 
-Every run is compared with the naive twin (`naive.py` and those beside it), which shares no code with the kernel. Each
-run that nobody gives up in is made pass by pass as well. A difference is printed with all that is needed to see it
-again, and the exit code is 1.
+Every run is compared with the reference model (`playproof_reference`), which shares no code with the kernel, and its
+lines are given to the checker (`playproof.checking`), which reads the rules in a third way; with three nodes, of the
+runs in which somebody gives up, every third is. Of each run that nobody gives up in the checker has the report, too,
+and the run is made pass by pass as well. A difference is printed with all that is needed to see it again, and the exit
+code is 1.
 
 What is enumerated
 ------------------
@@ -36,33 +38,40 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+import msgspec
 from ledgers import columns, naively_observed, observed
-from naive import naive_replay
-from playproof_kernel import (
+from playproof_kernel import simulate
+from playproof_reference.replay import replay as naive_replay
+from playproof_spec.certificate import ProvenGraph, prove
+from playproof_spec.deployment import (
     Backend,
     DecodeSpec,
     DeploymentSpec,
-    Ledger,
     LoadSpec,
     Timing,
     TimingKind,
     TransferSpec,
     WorkerSpec,
-    simulate,
 )
-from playproof_spec.certificate import prove
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import Ledger
 from playproof_spec.sketch import sketch
+from specs import deployment_of, load_of
+
+import playproof as pp
+from playproof.checking import check_lines
+from playproof.deployment import AnyDeployment
 
 BLOCK = 4
 PASS_MS = 1.0
 TIMING = Timing(TimingKind.FIXED, prefill_ns=2_000_000, decode_ns=1_000_000)
 # Input, output, and hash ids of the node with this number.
-REQUESTS = {
+REQUESTS: dict[str, Callable[[int], tuple[int, int, list[int]]]] = {
     "short": lambda node: (4, 2, [1]),
     "long": lambda node: (7, 5, [1, 10 + node]),
     "over": lambda node: (8, 12, [20 + node, 30 + node]),
@@ -71,6 +80,8 @@ Edge = tuple[str, float] | None
 EDGES: tuple[Edge, ...] = (None, ("dispatch", 0.0), ("completion", 0.0))
 # Of two nodes there is time for more.
 MORE_EDGES: tuple[Edge, ...] = (*EDGES, ("dispatch", 1.5), ("completion", 1.5))
+# Of the runs of three nodes in which somebody gives up; to check each would take longer than to make it twice.
+CHECKED_EVERY = 3
 RELATIONS = {"dispatch": "spawn", "completion": "sequence"}
 
 
@@ -172,6 +183,12 @@ def deployments(nodes: int) -> Iterator[tuple[str, DeploymentSpec]]:
         yield name, DeploymentSpec(workers, worker, context_length=64, decode=decode if split else None)
 
 
+@cache
+def public(deployment: DeploymentSpec, lanes: int | None) -> tuple[AnyDeployment, pp.Load]:
+    """Return a deployment and a load as those who replay give them, and as the checker reads them."""
+    return deployment_of(deployment), load_of(LoadSpec(lanes=lanes))
+
+
 def instants(ledger: Ledger, between: bool) -> list[int]:
     """Return when something happens in a run, and perhaps an instant between every two such."""
     columns_of_time = (
@@ -199,7 +216,7 @@ class Tally:
         self.counts["graphs"] += 1
         for name, deployment in deployments(graph.node_count):
             load = LoadSpec(lanes=case.lanes)
-            ledger = self._run(case, name, graph, proven, deployment, load)
+            ledger = self._run(case, name, proven, deployment, load)
             if ledger is None:
                 continue
             single = simulate(proven, deployment, replace(load, macro_steps=False))
@@ -210,10 +227,10 @@ class Tally:
                 for node in range(graph.node_count):
                     if 0 <= ledger.dispatched_ns[node] <= at <= ledger.terminal_ns[node]:
                         self.counts["given up"] += 1
-                        self._run(case, name, graph, proven, deployment, replace(load, cancellations=((at, node),)))
+                        self._run(case, name, proven, deployment, replace(load, cancellations=((at, node),)))
 
     def _run(
-        self, case: Case, name: str, graph: Graph, proven: Any, deployment: DeploymentSpec, load: LoadSpec
+        self, case: Case, name: str, proven: ProvenGraph, deployment: DeploymentSpec, load: LoadSpec
     ) -> Ledger | None:
         self.counts["runs"] += 1
         try:
@@ -225,11 +242,27 @@ class Tally:
         self.counts["preempted"] += bool(sum(seen["preemptions"]))
         for state in set(seen["state"]):
             self.counts[f"a request {state}"] += 1
-        expected = naively_observed(naive_replay(graph, deployment, load))
+        expected = naively_observed(naive_replay(proven.graph, deployment, load))
         if seen != expected:
             fields = [field for field in seen if seen[field] != expected[field]]
-            self._differs(case, name, load, f"differs from the naive twin in {', '.join(fields)}")
+            self._differs(case, name, load, f"differs from the reference model in {', '.join(fields)}")
+        if load.cancellations and proven.graph.node_count > 2 and self.counts["given up"] % CHECKED_EVERY:
+            return ledger
+        for finding in self._check(proven, ledger, deployment, load):
+            self._differs(case, name, load, f"the checker says: {finding}")
         return ledger
+
+    def _check(self, proven: ProvenGraph, ledger: Ledger, deployment: DeploymentSpec, load: LoadSpec) -> list[str]:
+        """Return what the checker finds in a run."""
+        deployed, offered = public(deployment, load.lanes)
+        report = pp.Report(proven, ledger, deployed, offered)
+        given_up = bool(load.cancellations)
+        # To work out all figures of a report takes longer than the run.
+        document = None if given_up else msgspec.json.decode(report.to_json())
+        self.counts["checked"] += 1
+        verdict = check_lines(proven.graph, report.request_dicts(), document, deployed, offered, may_cancel=given_up)
+        self.counts["facts checked"] += verdict.facts
+        return [str(item) for item in verdict.findings.items]
 
     def _differs(self, case: Case, name: str, load: LoadSpec, what: str) -> None:
         self.counts["differences"] += 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from playproof_kernel import DeploymentSpec, LoadSpec, simulate, simulate_controlled
-from playproof_kernel.deployment import Backend, TimingKind, WorkerSpec
+from playproof_kernel import simulate, simulate_controlled
 from playproof_spec.certificate import ProvenGraph
+from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec, TimingKind, WorkerSpec
 
 import playproof as pp
 from playproof.controlled import ControlledReport

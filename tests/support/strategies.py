@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
-from playproof_kernel import (
+from playproof_spec.deployment import (
     Backend,
+    DecodeSpec,
     DeploymentSpec,
     HostSpec,
     LoadSpec,
@@ -17,9 +18,9 @@ from playproof_kernel import (
     SpeculationSpec,
     Timing,
     TimingKind,
+    TransferSpec,
     WorkerSpec,
 )
-from playproof_kernel.deployment import DecodeSpec, TransferSpec
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 
@@ -130,7 +131,7 @@ deployments = st.builds(
 )
 
 # Settings of vLLM's scheduler and cache beside the peer's, by the names of the kernel.
-scheduler_options = {
+scheduler_options: dict[str, st.SearchStrategy[Any]] = {
     "watermark": st.sampled_from([0.0, 0.0, 0.1, 0.4, 1.0]),
     "long_prefill_tokens": st.sampled_from([0, 0, 1, 3, 7]),
     "reserve_full_prompt": st.booleans(),

@@ -14,7 +14,7 @@ from typing import Any
 
 import interpreted_run
 import monitor
-from playproof_kernel import blocks, driver, phases, requests
+from playproof_kernel import blocks, driver, phases, requests, transitions
 from playproof_spec.machines import BlockEvent, BlockState, NodeEvent, NodeState, PlayState, RequestEvent
 
 WAITING = (NodeState.BLOCKED, NodeState.READY)
@@ -29,7 +29,7 @@ def _skip_before_failing() -> None:
         if sim.play_state[number] == PlayState.ACTIVE:
             for i in range(play.node_begin, play.node_end):
                 if sim.node_state[sim.play_nodes[i]] in WAITING:
-                    driver.advance(driver.NODE_TABLE, sim.node_state, sim.play_nodes[i], NodeEvent.SKIP)
+                    transitions.advance(transitions.NODE_TABLE, sim.node_state, sim.play_nodes[i], NodeEvent.SKIP)
                     sim.run[0].finished += 1
         real(sim, node, outcome)
 
@@ -43,7 +43,7 @@ def _expire_before_closing() -> None:
             play = sim.plays[sim.lanes[lane].seat]
             for slot in range(play.node_begin, play.node_end):
                 if sim.node_state[slot] in WAITING:
-                    phases.advance(phases.NODE_TABLE, sim.node_state, slot, NodeEvent.EXPIRE)
+                    transitions.advance(transitions.NODE_TABLE, sim.node_state, slot, NodeEvent.EXPIRE)
         real(sim)
 
     real = phases._expire
@@ -58,7 +58,7 @@ def _evict_without_need() -> None:
         if pool.worker[0].idle > 0 and number <= pool.worker[0].free:
             copies, states = pool.copies, pool.states
             idle = next(i for i in range(len(states)) if states[i] == BlockState.CACHED_IDLE and copies[i].refs < 0)
-            blocks.advance(blocks.BLOCK_TABLE, states, idle, BlockEvent.EVICT)
+            transitions.advance(transitions.BLOCK_TABLE, states, idle, BlockEvent.EVICT)
         real(pool, table, begin, number, event)
 
     blocks.allocate = allocate
@@ -104,7 +104,7 @@ def _fail_what_could_go_on() -> None:
     real = requests.preempt
 
     def preempt(sim: Any, worker: int, request: int) -> None:
-        requests.advance(requests.REQUEST_TABLE, sim.request_state, request, RequestEvent.FAIL)
+        transitions.advance(transitions.REQUEST_TABLE, sim.request_state, request, RequestEvent.FAIL)
         real(sim, worker, request)
 
     requests.preempt = preempt

@@ -120,7 +120,8 @@ def test_several_sources_are_named_together(tmp_path: Path) -> None:
 
 def test_the_canonical_form(tmp_path: Path) -> None:
     edges = [{"request_id": "b", "relation": "join", "delay_ms": 0.1}, "a"]
-    rows = [{"request_id": "b"}, {"request_id": "a", "output_length": 0}, {"request_id": "c", "dependencies": edges}]
+    rows: list[dict[str, Any]] = [{"request_id": "b"}, {"request_id": "a", "output_length": 0}]
+    rows.append({"request_id": "c", "dependencies": edges})
     graph = sketch(rows, 16)
     out = tmp_path / "out.jsonl"
     write_v2(graph, out)

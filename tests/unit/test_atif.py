@@ -205,7 +205,7 @@ def test_trajectories_without_a_call_are_no_corpus(tmp_path: Path) -> None:
 
 
 def test_when_a_call_behind_tools_began_is_not_made_up(tmp_path: Path) -> None:
-    tools = {"observation": {"results": [{"content": "x"}]}}
+    tools: dict[str, Any] = {"observation": {"results": [{"content": "x"}]}}
     result = lowered(tmp_path, {"t.json": trajectory(user(0), agent(2, **tools), agent(7), user(8), agent(11))})
     # The first and the last call begin with their message; no step tells when the tools of the first had returned.
     graph = graph_of(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import networkx as nx
@@ -21,6 +21,7 @@ from pressure import random_rows
 
 import playproof as pp
 from playproof.capacity import capacity
+from playproof.deployment import BackendName
 
 # A play of 16-token blocks: `plan` wakes `child` at its dispatch, `answer` joins both. Blocks at the end, with all of
 # the output but its last token: plan 2 (20 + 9 tokens), child 4 (50 + 10), answer 3 (40 + 1).
@@ -176,7 +177,7 @@ def test_the_heaviest_antichain_equals_enumeration(play: tuple[list[int], list[t
 def random_deployment(chance: Random, graph: Graph) -> Any:
     """A deployment whose pools are about as large as what is asked of them."""
     tokens = int((graph.input_length + graph.output_length).max())
-    backend = chance.choice(["vllm", "sglang"])
+    backend: BackendName = chance.choice(["vllm", "sglang"])
     size = chance.choice([1, 2, 4])
     # Of SGLang's own rules nothing is claimed but what a request needs alone.
     rules = chance.choice(["aisimulate", "aisimulate", "sglang"]) if backend == "sglang" else "sglang"
@@ -194,7 +195,7 @@ def random_deployment(chance: Random, graph: Graph) -> Any:
             "timing": pp.FixedTiming(prefill_ms=chance.choice([0.0, 3.0]), decode_ms=chance.choice([0.0, 1.0])),
         }
 
-    context = chance.choice(["max", "max", tokens - 1])
+    context: int | Literal["max"] = chance.choice(["max", "max", tokens - 1])
     if chance.random() < 0.4:
         return pp.Disaggregated(
             backend=backend, context_length=context, prefill=pp.PrefillRole(**role()), decode=pp.DecodeRole(**role())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
 import playproof_kernel
 import playproof_lowering
+import playproof_reference
 import playproof_spec
 import pytest
 from playproof_lowering.formats import readers
@@ -17,14 +19,15 @@ from playproof_spec.findings import finding
 import playproof
 
 readers()  # formats declare findings of their own
-ROOMS = [Path(room.__file__).parent for room in (playproof, playproof_kernel, playproof_lowering, playproof_spec)]
+PACKAGES = (playproof, playproof_kernel, playproof_lowering, playproof_reference, playproof_spec)
+ROOMS = [Path(inspect.getfile(room)).parent for room in PACKAGES]
 # What takes a code as its first argument.
 MAKERS = {"finding", "Problem", "SourceError", "add", "_refuse"}
 
 
 def sources() -> Iterator[ast.Module]:
     for room in ROOMS:
-        for source in sorted(room.glob("*.py")):
+        for source in sorted(room.rglob("*.py")):
             if source.name != "catalogue.py":
                 yield ast.parse(source.read_text())
 

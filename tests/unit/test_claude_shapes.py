@@ -542,7 +542,11 @@ def test_records_of_other_kinds_are_links_of_the_chain(tmp_path: Path, twig: str
     rows = two_processes(1.0)
     main = Recorder()
     data = {"type": "hook_progress"}
-    other = {"progress": {"data": data}, "attachment": {"attachment": data}, "system": {"subtype": "informational"}}
+    other: dict[str, dict[str, Any]] = {
+        "progress": {"data": data},
+        "attachment": {"attachment": data},
+        "system": {"subtype": "informational"},
+    }
     between = under(main.record(twig, 10, **other[twig]), "twig", "pu0")
     at = next(number for number, row in enumerate(rows) if row["uuid"] == "pu0")
     rows.insert(at + 1, between)

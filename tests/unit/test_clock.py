@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playproof_kernel import (
-    DeploymentSpec,
-    LoadSpec,
-    ProfileSpec,
-    UnfitLoad,
-    WorkerSpec,
-    loop,
-    simulate,
-    simulate_controlled,
-)
-from playproof_kernel.deployment import DecodeSpec, Timing, TimingKind, TransferSpec
+from playproof_kernel import UnfitLoad, loop, simulate, simulate_controlled
 from playproof_kernel.simulate import with_room
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.clock import PREPARED_PLAYS, PassCost, RoleWork, clock_finding
+from playproof_spec.deployment import (
+    DecodeSpec,
+    DeploymentSpec,
+    LoadSpec,
+    ProfileSpec,
+    Timing,
+    TimingKind,
+    TransferSpec,
+    WorkerSpec,
+)
 from playproof_spec.sketch import sketch
 from playproof_spec.units import HORIZON_MS, HORIZON_NS, ms_to_ns
 

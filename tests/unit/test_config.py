@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from playproof_kernel import LoadSpec, simulate
-from playproof_kernel.deployment import Backend, TimingKind, TransferSpec, WorkerSpec
+from playproof_kernel import simulate
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import Backend, LoadSpec, TimingKind, TransferSpec, WorkerSpec
 from playproof_spec.findings import Finding
 from playproof_spec.sketch import sketch
 
@@ -82,7 +82,7 @@ def refused(data: bytes, **options: Any) -> list[Finding]:
 NGRAM = {"kind": "ngram", "num_speculative_tokens": 3, "acceptance_rates": [0.8, 0.6, 0.4]}
 
 # field, value, code of the one finding, and its field below that one where it is another
-GUARDS = [
+GUARDS: list[tuple[Any, ...]] = [
     ("traffic.source.type", "synthetic", "config-value"),
     (f"{WORKER}.scheduler.async_scheduling", 1, "config-type"),
     (f"{WORKER}.scheduler.watermark", 1.5, "config-value"),
@@ -402,8 +402,9 @@ def test_asynchronous_scheduling_stands_neither_with_speculation_nor_in_two_role
         field = f"engine.workers.{role}.scheduler.async_scheduling"
         (problem,) = refused(changed(field, True, PAIR))
         assert (problem.code, problem.where.field) == ("config-unsupported", field)
+        ahead: dict[str, Any] = {role: {"prefill": PrefillRole, "decode": DecodeRole}[role](async_scheduling=True)}
         with pytest.raises(InvalidDeployment):
-            Disaggregated(**{role: {"prefill": PrefillRole, "decode": DecodeRole}[role](async_scheduling=True)})
+            Disaggregated(**ahead)
         for name, (value, _, _) in SCHEDULING.items():
             other = f"engine.workers.{role}.scheduler.{name}"
             if name in ("async_scheduling", "scheduler_reserve_full_isl"):
@@ -628,6 +629,7 @@ def test_polynomial_timing_takes_no_durations() -> None:
     codes = [item.code for item in refused(changed(f"{WORKER}.timing", {"type": "polynomial", "decode_ms": 3}))]
     assert codes == ["config-combination"]
     accepted = parse_configuration(changed(f"{WORKER}.timing", {"type": "polynomial"}))
+    assert isinstance(accepted.deployment, Deployment)
     assert accepted.deployment.timing == PolynomialTiming()
     assert accepted.deployment.to_spec().worker.timing.kind is TimingKind.POLYNOMIAL
 
@@ -685,6 +687,7 @@ def test_settings_are_put_over_the_file() -> None:
     )
     assert configuration.load.lanes == 8
     assert configuration.deployment.context_length == 4096
+    assert isinstance(configuration.deployment, Deployment)
     assert configuration.deployment.workers == 2
 
 
@@ -767,8 +770,9 @@ def test_unequal_blocks_name_both_fields(role: str) -> None:
     for name in ("prefill", "decode"):
         assert f"engine.workers.{name}.kv_cache.block_size: {1 if name == role else 16}" in problem.found
     assert "one for one" in problem.because
+    other: dict[str, Any] = {role: {"prefill": PrefillRole, "decode": DecodeRole}[role](block_size=1)}
     with pytest.raises(InvalidDeployment, match=r"Disaggregated\.decode\.block_size"):
-        Disaggregated(**{role: {"prefill": PrefillRole, "decode": DecodeRole}[role](block_size=1)})
+        Disaggregated(**other)
 
 
 def test_where_the_backend_is_none_no_default_is_compared() -> None:
@@ -859,11 +863,14 @@ def test_sglang_has_its_own_page_size_and_scheduler() -> None:
     settings = ["engine.backend=sglang", f"{WORKER}.scheduler.chunked_prefill_size=512"]
     settings.append(f"{WORKER}.scheduler.schedule_conservativeness=0.5")
     deployment = parse_configuration(DEFAULT_CONFIGURATION, overrides=settings).deployment
+    assert isinstance(deployment, Deployment)
     assert (deployment.backend, deployment.block_size, deployment.chunked_prefill_size) == ("sglang", 1, 512)
     assert deployment.max_prefill_tokens == 16384
     spec = deployment.to_spec().worker
     assert (spec.backend, spec.chunked_prefill_size, spec.schedule_conservativeness) == (Backend.SGLANG, 512, 0.5)
-    assert parse_configuration(DEFAULT_CONFIGURATION).deployment.block_size == 64
+    default = parse_configuration(DEFAULT_CONFIGURATION).deployment
+    assert isinstance(default, Deployment)
+    assert default.block_size == 64
 
 
 def test_labels_do_not_change_the_digest_and_settings_do() -> None:

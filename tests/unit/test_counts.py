@@ -11,6 +11,7 @@ from playproof_spec.certificate import prove
 from playproof_spec.sketch import sketch
 
 import playproof as pp
+from playproof.deployment import BackendName
 
 TIMING = pp.FixedTiming(prefill_ms=10, decode_ms=1)
 
@@ -47,7 +48,7 @@ def test_without_a_completed_request_there_are_no_gaps() -> None:
 
 
 @pytest.mark.parametrize("backend", ["vllm", "sglang"])
-def test_a_failed_sibling_changes_no_other_figure_than_its_own(backend: str) -> None:
+def test_a_failed_sibling_changes_no_other_figure_than_its_own(backend: BackendName) -> None:
     """The run is made a second time to leave its gaps out: everything else is of the first."""
     rows = [row("a", 12, 40), row("b", 4, 3), row("c", 4, 9, at=2.0)]
     deployment = pp.Deployment(backend=backend, blocks=8, block_size=4, timing=TIMING, max_sequences=8)
@@ -81,8 +82,9 @@ def test_what_the_front_end_refuses_reaches_no_worker() -> None:
 
 def test_the_front_end_refuses_before_the_handoff_too() -> None:
     trace = prove(sketch([row("a", 8, 2, at=3.0), row("b", 4, 2)], block_size=4))
-    for backend in ("vllm", "sglang"):
-        role = {"blocks": 64, "block_size": 4, "timing": TIMING}
+    backends: tuple[BackendName, ...] = ("vllm", "sglang")
+    for backend in backends:
+        role: dict[str, Any] = {"blocks": 64, "block_size": 4, "timing": TIMING}
         pair = pp.Disaggregated(
             backend=backend, prefill=pp.PrefillRole(**role), decode=pp.DecodeRole(**role), context_length=8
         )

@@ -164,7 +164,10 @@ def test_induction_falls_with_each_of_its_steps(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_earliest_run_is_checked_by_its_edges_and_floors(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"request_id": "a", "not_before_ms": 5.0}, {"request_id": "b", "dependencies": ["a"]}]
+    rows: list[dict[str, Any]] = [
+        {"request_id": "a", "not_before_ms": 5.0},
+        {"request_id": "b", "dependencies": ["a"]},
+    ]
     graph = sketch(rows)
     order = topology(graph)
     for dispatch in ([0, 5_000_000], [5_000_000, 4_999_999], [4_999_999, 5_000_000]):
@@ -184,7 +187,10 @@ def test_no_run_is_sought_among_times_that_are_none(row: dict[str, Any]) -> None
 
 def test_an_edge_from_nowhere_crosses_no_plays() -> None:
     # The source that does not exist is not the corpus' first request, which is of another play.
-    rows = [{"request_id": "a"}, {"request_id": "b", "play_id": "other", "dependencies": ["gone"]}]
+    rows: list[dict[str, Any]] = [
+        {"request_id": "a"},
+        {"request_id": "b", "play_id": "other", "dependencies": ["gone"]},
+    ]
     findings = Findings()
     examine(sketch(rows), findings)
     assert findings.counts == {"edge-dangling": 1}

@@ -114,7 +114,7 @@ def test_output_that_the_context_cuts_off_does_not_outgrow_the_pool() -> None:
 
 
 @pytest.mark.parametrize(("context_length", "told"), [(160, False), (161, True), ("max", False)])
-def test_a_context_that_no_pool_holds_is_told(context_length: int | str, told: bool) -> None:
+def test_a_context_that_no_pool_holds_is_told(context_length: int | Literal["max"], told: bool) -> None:
     graph = sketch([{"request_id": "r", "input_length": 20, "output_length": 5}])
     pool = pp.Deployment(blocks=10, block_size=16, context_length=context_length)
     items = [item for item in fit(graph, pool, pp.Load()).items if item.code == "context-exceeds-pool"]
@@ -125,8 +125,8 @@ def test_a_context_that_no_pool_holds_is_told(context_length: int | str, told: b
 
 def test_a_context_is_compared_with_the_pool_of_each_role() -> None:
     graph = sketch([{"request_id": "r", "input_length": 20, "output_length": 5}])
-    roles = {"prefill": pp.PrefillRole(blocks=100, block_size=16), "decode": pp.DecodeRole(blocks=10, block_size=16)}
-    items = fit(graph, pp.Disaggregated(context_length=1000, **roles), pp.Load()).items
+    prefill, decode = pp.PrefillRole(blocks=100, block_size=16), pp.DecodeRole(blocks=10, block_size=16)
+    items = fit(graph, pp.Disaggregated(context_length=1000, prefill=prefill, decode=decode), pp.Load()).items
     assert [item.message for item in items] == [
         "the context is longer than what the KV pool of one decode worker holds"
     ]

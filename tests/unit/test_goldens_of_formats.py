@@ -18,7 +18,7 @@ Edge = tuple[str, str, str, float]
 
 def row(name: str, request_id: str) -> dict[str, Any]:
     lines = (FOLDER / f"lower-{name}" / "expected.jsonl").read_text().splitlines()[1:]
-    found = [parsed for line in lines if (parsed := json.loads(line))["request_id"] == request_id]
+    found: list[dict[str, Any]] = [parsed for line in lines if (parsed := json.loads(line))["request_id"] == request_id]
     assert len(found) == 1, f"{name} has no request {request_id}"
     return found[0]
 

@@ -13,12 +13,12 @@ import threading
 from pathlib import Path
 
 import filelock
-import playproof_kernel.loop  # the key is made of what is loaded
+import playproof_kernel  # the key is made of what is loaded
 import playproof_native
 import pytest
 import unprivileged
 from playproof_native import modes, notices, store
-from playproof_native.functions import Entry, Marked
+from playproof_native.functions import ENTRIES, Entry, Marked
 from playproof_native.modes import Mode
 
 CALLEE = """
@@ -156,12 +156,31 @@ def test_two_processes_at_once_compile_once(site: Site) -> None:
     assert len(site.kept(site.packages)) == 1
 
 
+# Runs a call whose code another process keeps after this one has found none, and before it takes the lock.
+LATE = """
+import subprocess, sys
+import playproof_native.compiler as compiler
+from playproof_native import store
+find = store.writable
+def let_another_compile(entry):
+    store.writable = find
+    print("other:", subprocess.run([sys.executable, "-c", CALL], capture_output=True, text=True).stdout, end="")
+    return find(entry)
+store.writable = let_another_compile
+"""
+
+
+def test_code_that_another_keeps_just_before_the_lock_is_taken_is_used(site: Site) -> None:
+    printed, said = site.call(f"CALL = {CALL!r}\n{LATE}{CALL}")
+    assert (printed, said) == (f"other: {COMPILED}6\n6\n", "")
+
+
 def _lock_of(site: Site) -> filelock.BaseFileLock:
     """Return the lock beside the kept code, which a run has made."""
     site.call()
     (kept,) = site.kept(site.packages)
     kept.unlink()
-    return filelock.FileLock(kept.parent / "lock")
+    return filelock.FileLock(kept.parent / "toy.door.lock")
 
 
 def test_who_waits_says_so_and_goes_on_when_the_other_is_done(site: Site) -> None:
@@ -232,15 +251,15 @@ def test_code_for_another_processor_is_another_s(site: Site) -> None:
     ],
 )
 def test_the_key_holds_all_that_code_depends_on(monkeypatch: pytest.MonkeyPatch, place: str, other: object) -> None:
-    before = store.key_of.__wrapped__("playproof_kernel.loop")
-    assert before == store.key_of("playproof_kernel.loop")
+    before = store.key_of.__wrapped__("playproof_kernel")
+    assert before == store.key_of("playproof_kernel")
     monkeypatch.setattr(place, other)
-    assert store.key_of.__wrapped__("playproof_kernel.loop") != before
+    assert store.key_of.__wrapped__("playproof_kernel") != before
 
 
 def test_a_room_s_key_holds_the_rooms_below_and_no_other() -> None:
-    names = {name.partition("/")[0] for name, _ in store._sources(playproof_kernel.loop.__name__)}
-    assert names == {"playproof_native", "playproof_spec", "playproof_kernel", "playproof_kernel.loop"}
+    names = {name.partition("/")[0] for name, _ in store._sources(playproof_kernel.__name__)}
+    assert names == {"playproof_native", "playproof_spec", "playproof_kernel"}
     outside = dict(store._sources(__name__))
     assert {name.partition("/")[0] for name in outside} == {__name__, *store.ROOMS}
     assert outside[__name__] == Path(__file__).read_bytes()
@@ -272,6 +291,13 @@ def test_other_sources_code_is_removed_in_the_end(site: Site) -> None:
         site.call()
     assert len(list(cache.glob("toy.door-*"))) == store.KEYS_MAX
     assert len(list(cache.iterdir())) == store.KEYS_MAX + 2
+
+
+def test_a_room_has_one_key_whatever_its_modules_are() -> None:
+    """With a key for each of seven modules, a second version's removed some of the first's that were in use."""
+    entries = [entry for entry in ENTRIES if entry.name.startswith("playproof_kernel.")]
+    assert len({entry.marked.function.__module__ for entry in entries}) > 5
+    assert len({store.folders(entry)[0] for entry in entries}) == 1
 
 
 def test_an_unknown_numba_compiles_in_its_own_way(site: Site) -> None:

@@ -19,7 +19,7 @@ def claude(number: int, text: str) -> list[dict[str, Any]]:
     base = {"sessionId": f"s{number}", "version": "2.0.1", "isSidechain": False}
     rows: list[dict[str, Any]] = []
     for call in range(CALLS):
-        message = {"id": f"c{number}.{call}", "model": "m", "content": [{"type": "text", "text": text}]}
+        message: dict[str, Any] = {"id": f"c{number}.{call}", "model": "m", "content": [{"type": "text", "text": text}]}
         message["usage"] = {"input_tokens": 100 * (call + 1), "output_tokens": 5}
         user = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": text}]}
         rows.append({"type": "user", "uuid": f"u{call}", "timestamp": STAMP.format(2 * call), "message": user, **base})

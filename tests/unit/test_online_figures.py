@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from playproof_kernel.live_engine import Counters
+from playproof_spec.units import NS_PER_S
 
-from playproof.online.clock import NS_PER_S, Clock
+from playproof.online.clock import Clock
 from playproof.online.driver import Lateness
 from playproof.online.metrics import Metrics
 

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import playproof_kernel
+from playproof_kernel.arrays import Sim
 
 KERNEL = Path(playproof_kernel.__file__).parent
-# How state arrays are called: fields of `Sim`, of `Pool`, and the parameter of `advance`.
-STATE_NAMES = {
-    *("node_state", "request_state", "play_state", "lane_state", "block_state", "phase_state", "host_state"),
-    *("copying_state", "states"),
-}
+# How state arrays are called: fields of `Sim`; and "states", a field of `Pool` and the parameter of `advance`.
+STATE_NAMES = {*(field for field in Sim._fields if field.endswith("_state")), "states"}
 
 
 def written_states(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -41,7 +39,7 @@ def written_states(tree: ast.AST) -> Iterator[tuple[str, int]]:
             for target in targets:
                 for part in target.elts if isinstance(target, ast.Tuple) else [target]:
                     if isinstance(part, ast.Subscript) and _base(part.value) in aliases:
-                        yield function.name, node.lineno
+                        yield function.name, part.lineno
 
 
 def _base(expression: ast.expr) -> str:
@@ -58,6 +56,11 @@ def _names(expression: ast.expr) -> set[str]:
     if isinstance(expression, ast.Attribute | ast.Name | ast.Subscript):
         return {_base(expression)}
     return set()
+
+
+def test_every_machine_that_runs_has_an_array() -> None:
+    assert {"node_state", "request_state", "handoff_state", "phase_state", "copying_state"} < STATE_NAMES
+    assert len(STATE_NAMES) == 10
 
 
 def test_advance_alone_writes_states() -> None:

@@ -125,7 +125,8 @@ def test_a_call_told_by_two_spans_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["input", "output"])
 def test_a_call_without_a_length_says_which(tmp_path: Path, name: str) -> None:
-    bare = call("c1", 1, 2, **{f"gen_ai__usage__{name}_tokens": None})
+    absent: dict[str, Any] = {f"gen_ai__usage__{name}_tokens": None}
+    bare = call("c1", 1, 2, **absent)
     result = lowered(tmp_path, [bare, call("c2", 3, 4)])
     assert told(result, "call-without-usage").wanted == f"gen_ai.usage.{name}_tokens"
     assert graph_of(result).node_count == 1
@@ -135,7 +136,7 @@ def test_a_call_without_a_length_says_which(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("operation", [True, False])
 def test_names_of_older_conventions(tmp_path: Path, old: str, operation: bool) -> None:
     new = {"prompt": "input", "completion": "output"}[old]
-    changed = {f"gen_ai__usage__{new}_tokens": None, f"gen_ai__usage__{old}_tokens": 7}
+    changed: dict[str, Any] = {f"gen_ai__usage__{new}_tokens": None, f"gen_ai__usage__{old}_tokens": 7}
     span_ = call("c1", 1, 2, **changed)
     if not operation:
         span_["attributes"] = [each for each in span_["attributes"] if each["key"] not in CHAT]
@@ -149,7 +150,8 @@ def test_names_of_older_conventions(tmp_path: Path, old: str, operation: bool) -
 def test_an_input_without_its_cached_tokens_gets_them(
     tmp_path: Path, cached: int, written: int | None, wanted: int
 ) -> None:
-    extra = {"gen_ai__usage__cache_read__input_tokens": cached, "gen_ai__usage__cache_creation__input_tokens": written}
+    read, new = "gen_ai__usage__cache_read__input_tokens", "gen_ai__usage__cache_creation__input_tokens"
+    extra: dict[str, Any] = {read: cached, new: written}
     result = lowered(tmp_path, [call("c1", 1, 2, **extra)])
     assert graph_of(result).input_length.tolist() == [wanted]
     assert ("input-without-cached" in result.findings.counts) is (wanted != 20)

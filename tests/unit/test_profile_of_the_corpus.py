@@ -50,9 +50,10 @@ def corpus(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> ProvenGr
     if not archive.exists():
         pytest.skip(f"the public corpus is not at {archive}")
     folder = tmp_path_factory.mktemp("corpus")
+    # Python 3.11.0 to 3.11.3 know no filters.
+    options: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(archive) as packed:
-        # Python 3.11.0 to 3.11.3 know no filters.
-        packed.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        packed.extractall(folder, **options)
     trace = pp.load(folder)
     assert len(trace.graph.plays) == 710
     return trace

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from peer import as_the_peer
-from playproof_kernel.ledger import HOST_USE, NEVER, Ledger
 from playproof_spec.certificate import ProvenGraph, prove
+from playproof_spec.ledger import HOST_USE, NEVER, Ledger
 from playproof_spec.machines import HandoffState, NodeState, PlayState, RequestState
 from playproof_spec.sketch import sketch
 from rich.console import Console

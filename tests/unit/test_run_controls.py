@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from playproof_kernel import controlled, loop, simulate, simulate_controlled
+from playproof_kernel import ControlledLedger, controlled, loop, simulate, simulate_controlled
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.controlled import start_controlled
 from playproof_kernel.simulate import SLICE
@@ -161,7 +161,7 @@ PAIR = pp.Disaggregated(
     decode=pp.DecodeRole(**ROLE),
     transfer=pp.Transfer(bytes_per_token=100_000, bandwidth_gb_per_second=1.0),
 )
-DEPLOYMENTS = {"aggregated": DEPLOYMENT, "disaggregated": PAIR}
+DEPLOYMENTS: dict[str, pp.Deployment | pp.Disaggregated] = {"aggregated": DEPLOYMENT, "disaggregated": PAIR}
 PROFILED = pp.Load(
     lanes=3,
     snapshot_seed=7,
@@ -363,7 +363,12 @@ def test_state_does_not_grow_with_the_length_of_a_profile(
     """Forty times the plays in the same arrays; without capture only four latencies a request are kept of them."""
     finished: list[Any] = []
     make = controlled.ledger_of_controlled
-    monkeypatch.setattr(controlled, "ledger_of_controlled", lambda sim, *rest: finished.append(sim) or make(sim, *rest))
+
+    def kept(sim: Any, *rest: Any) -> ControlledLedger:
+        finished.append(sim)
+        return make(sim, *rest)
+
+    monkeypatch.setattr(controlled, "ledger_of_controlled", kept)
     ledgers = []
     for seconds in (0.5, 20.0):
         load = msgspec.structs.replace(PROFILED, profile=pp.Profile(duration_seconds=seconds))

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from ledgers import columns
-from playproof_kernel import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec, simulate
+from playproof_kernel import simulate
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec
 from playproof_spec.sketch import sketch
 
 import playproof as pp

@@ -41,7 +41,7 @@ def equal(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> bool:
         return False
     close = [abs(first - first_then), abs(last - last_then)]
     close += [abs(a[0] - b[0]) for a, b in zip(mine, other, strict=True)]
-    return max(close) <= MICROSECOND_MS
+    return bool(max(close) <= MICROSECOND_MS)
 
 
 def differences(case: Path) -> list[str]:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from ledgers import columns
-from playproof_kernel import Rules, sglang, sglang_rules, simulate
-from playproof_kernel.arrays import CONFIG, records
+from playproof_kernel import sglang, sglang_rules, simulate
+from playproof_kernel.arrays import Config
+from playproof_kernel.records import records
 from playproof_kernel.sglang_rules import RULE_SETS, RuleSet
 from playproof_native.modes import Mode
 from playproof_native.modes import running as running_in
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import Rules
 from playproof_spec.sketch import sketch
 
 import playproof as pp
@@ -45,7 +47,8 @@ def test_every_switch_has_a_golden() -> None:
 def test_a_switch_decides_its_golden(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = SHOWN_BY[switch]
     before = replayed(name)
-    without = dataclasses.replace(RULE_SETS[Rules.SGLANG], **{switch: False})
+    changed: dict[str, Any] = {switch: False}
+    without = dataclasses.replace(RULE_SETS[Rules.SGLANG], **changed)
     monkeypatch.setitem(sglang_rules.RULE_SETS, Rules.SGLANG, without)
     assert replayed(name) != before
 
@@ -63,7 +66,7 @@ def test_goldens_are_the_same_pass_by_pass(name: str) -> None:
 def test_the_ratio_has_its_bound() -> None:
     starts = {}
     for rules in Rules:
-        config = records(1, CONFIG)
+        config = records(1, Config)
         sglang_rules.fill(config, rules, 2.0)
         starts[rules] = (float(config.ratio_start[0]), float(config.ratio_least[0]))
     assert starts == {Rules.SGLANG: (1.0, 0.14), Rules.AISIMULATE: (1.4, pytest.approx(0.196))}
@@ -91,8 +94,8 @@ def test_the_docs_name_every_switch_and_version() -> None:
 def test_both_roles_follow_one_set() -> None:
     with pytest.raises(InvalidDeployment, match="one set of rules"):
         pp.Disaggregated(backend="sglang", decode=pp.DecodeRole(rules="aisimulate"))
-    roles = {"prefill": pp.PrefillRole(rules="aisimulate"), "decode": pp.DecodeRole(rules="aisimulate")}
-    spec = pp.Disaggregated(backend="sglang", **roles).to_spec()
+    prefill, decode = pp.PrefillRole(rules="aisimulate"), pp.DecodeRole(rules="aisimulate")
+    spec = pp.Disaggregated(backend="sglang", prefill=prefill, decode=decode).to_spec()
     assert spec.decode is not None
     assert spec.worker.rules == spec.decode.worker.rules == Rules.AISIMULATE
 

@@ -229,7 +229,7 @@ def test_ordinary_traces_use_it(tmp_path: Path) -> None:
 
 
 def test_both_roles_share_one_pool() -> None:
-    role = {"blocks": 40, "block_size": BLOCK, "timing": TIMING, "host_offload": host()}
+    role: dict[str, Any] = {"blocks": 40, "block_size": BLOCK, "timing": TIMING, "host_offload": host()}
     pair = pp.Disaggregated(prefill=pp.PrefillRole(workers=2, **role), decode=pp.DecodeRole(workers=2, **role))
     rows = asks("a", PROMPT, 0.0, output=3), asks("b", [*PROMPT, 5], 40.0, output=3)
     lines, report = replayed(pair, *rows)
@@ -245,7 +245,7 @@ def test_both_roles_share_one_pool() -> None:
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_one_role_may_have_the_pool_alone(role: str) -> None:
-    fields = {"workers": 2, "blocks": 40, "block_size": BLOCK, "timing": TIMING}
+    fields: dict[str, Any] = {"workers": 2, "blocks": 40, "block_size": BLOCK, "timing": TIMING}
     hosted = {name: {**fields, "host_offload": host() if name == role else None} for name in ("prefill", "decode")}
     pair = pp.Disaggregated(prefill=pp.PrefillRole(**hosted["prefill"]), decode=pp.DecodeRole(**hosted["decode"]))
     _, report = replayed(pair, asks("a", PROMPT, 0.0, output=3), asks("b", [*PROMPT, 5], 40.0, output=3))

@@ -135,7 +135,7 @@ def test_a_cut_stream_is_refused_after_its_whole_lines(tmp_path: Path, suffix: s
     )
     path = tmp_path / f"a.jsonl.{suffix}"
     path.write_bytes(packed[:-cut])
-    seen = []
+    seen: list[int] = []
     with pytest.raises(SourceError) as caught:
         seen.extend(line for line, _ in one(path).records())
     assert caught.value.item.code == "compression-broken"

@@ -69,7 +69,7 @@ def test_records_of_one_message_are_one_call(tmp_path: Path, between: list[dict[
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("background", [False, True])
 def test_an_agent_hangs_at_its_tool_use(tmp_path: Path, deep: bool, background: bool) -> None:
-    launched = {"tool_use_result": {"status": "async_launched"}} if background else {}
+    launched: dict[str, Any] = {"tool_use_result": {"status": "async_launched"}} if background else {}
     rows = [asst("a", 20, use="T"), asst("k", 16, use="U" if deep else "", agent="T")]
     rows += [asst("d", 18, agent="U"), user("U", "T"), asst("k2", 30, agent="T")] if deep else []
     rows += [user("T", **launched), asst("b", 40)]
@@ -89,7 +89,7 @@ def test_an_agent_whose_tool_use_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_times_count_when_every_record_has_one(tmp_path: Path) -> None:
-    def at(seconds: float) -> dict[str, str]:
+    def at(seconds: float) -> dict[str, Any]:
         return {"timestamp": f"2026-03-01T10:00:{seconds:06.3f}Z"}
 
     rows = [user(**at(1)), asst("a", 20, **at(3)), user("t", **at(4.5)), asst("b", 30, **at(6))]

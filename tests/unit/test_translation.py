@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from playproof_kernel import DeploymentSpec, LoadSpec, ProfileSpec, ReplayFault, WorkerSpec, simulate, translation
+from playproof_kernel import ReplayFault, instances, simulate, translation
 from playproof_kernel.compiled import CompiledGraph, compile_graph
 from playproof_kernel.controlled import simulate_controlled, start_controlled
 from playproof_kernel.faults import TranslationFault
@@ -20,6 +20,7 @@ from playproof_kernel.live_driver import LiveDriver
 from playproof_kernel.translation import Settings, check_translation, computed_identities, sample
 from playproof_native.modes import Mode, running
 from playproof_spec.certificate import prove
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, ProfileSpec, WorkerSpec
 from playproof_spec.graph import Graph
 from playproof_spec.identity import NAMESPACE_RULE, Computed, Term, evaluate, written_out
 from playproof_spec.machine_proofs import prove_identity, prove_machines
@@ -322,7 +323,7 @@ FALSE_NAMESPACES: dict[str, Callable[[Any, int, int], int]] = {
 def test_a_run_that_gives_other_namespaces_is_refused(
     monkeypatch: pytest.MonkeyPatch, false: Callable[[Any, int, int], int]
 ) -> None:
-    monkeypatch.setattr(translation.instances, "namespace", false)
+    monkeypatch.setattr(instances, "namespace", false)
     with running(Mode.INTERPRETED), pytest.raises(TranslationFault, match="the rule says"):
         simulate_controlled(prove(SMALL), DEPLOYMENT, CONTROLLED)
 

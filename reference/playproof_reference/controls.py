@@ -1,7 +1,7 @@
-"""Naive twin of the run controls: cuts, lanes, preparation, barrier, deadline, grace, cancellation and idle caps.
+"""The run controls: cuts, lanes, preparation, barrier, deadline, grace, cancellation and idle caps.
 
 Lists and dictionaries, every question asked anew each time it arises, no seat ever reused. Workers are those of
-`naive` and `naive_disagg`, on a corpus in which every request of every play instance stands for itself.
+finite runs, on a corpus in which every request of every play instance stands for itself.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 from blake3 import blake3
-from naive import NaiveAggregated, NaiveWorker, Request, holder
-from naive_disagg import Handoff, NaiveDisagg
-from naive_sglang import NaiveSglangWorker
-from playproof_kernel import DeploymentSpec, LoadSpec
+from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.digest import graph_digest
 from playproof_spec.graph import Edge, Graph, Trigger
 
-# Ways to be wrong, each of which a property must see.
-FAULTS = ("measured_warmup", "recycled_namespace", "issued_after_deadline", "lane_freed_early", "speedup_twice")
+from playproof_reference.aggregated import Aggregated
+from playproof_reference.disaggregated import Disaggregated, Handoff
+from playproof_reference.requests import Request, holder
+from playproof_reference.sglang import SglangWorker
+from playproof_reference.vllm import VllmWorker
 
 
 @dataclass
@@ -76,12 +76,12 @@ class Unrolled:
         return None if other is None else self._scoped(request, other)
 
 
-class NaiveControls:
+class Controls:
     """The driver under run controls, straight from the rules."""
 
-    def __init__(self, graph: Graph, load: LoadSpec, fault: str = "") -> None:
+    def __init__(self, graph: Graph, load: LoadSpec) -> None:
         assert load.lanes is not None
-        self.graph, self.load, self.lanes, self.fault = graph, load, load.lanes, fault
+        self.graph, self.load, self.lanes = graph, load, load.lanes
         self.now = 0
         self.corpus = Unrolled(graph, graph.block_size)
         self.requests: list[Request] = []
@@ -100,7 +100,7 @@ class NaiveControls:
         self.last_terminal_ns = 0
         self.engaged: Callable[[int], bool] = lambda number: False  # whether engines still hold a request that is over
         self.copying: Callable[[], bool] = lambda: False  # whether anything is on its way to or from host memory
-        self.workers: Sequence[NaiveWorker] = []  # after a run
+        self.workers: Sequence[VllmWorker] = []  # after a run
         self.edges = [[graph.edge(n, t) for n in self._into(t)] for t in range(graph.node_count)]
         self._begin()
 
@@ -156,8 +156,7 @@ class NaiveControls:
                 took = float(self.graph.recorded_api_time_ms[source])
                 ended = edge.trigger is Trigger.COMPLETION and took == took
                 due.append(self.recorded(source) + (took if ended else 0.0) + edge.delay_ms)
-        left = self._ns(max(max(due) - cut, 0.0))
-        return round(left / self.load.speedup) if self.fault == "speedup_twice" else left
+        return self._ns(max(max(due) - cut, 0.0))
 
     def primers(self, lane: int, play: int) -> list[int]:
         """Last request of history of each session that goes on; no two equal starts in a session depend on another."""
@@ -207,7 +206,8 @@ class NaiveControls:
         self.step()
 
     def _scope(self, lane: int, ordinal: int, play: int) -> int:
-        return play if self.fault == "recycled_namespace" else 1 + ordinal * self.lanes + lane
+        """Return the namespace of a play's blocks, which no other play instance has."""
+        return 1 + ordinal * self.lanes + lane
 
     def _seat(self, lane: int, play: int) -> Instance:
         instance = Instance(len(self.instances), lane, self.lane_plays[lane], play)
@@ -250,8 +250,7 @@ class NaiveControls:
 
     def measured(self) -> list[int]:
         """Requests that count: dispatched ones, but for preparation."""
-        counts = self.fault == "measured_warmup"
-        return [r.index for r in self.requests if r.dispatched_ns >= 0 and (self.owner[r.index] is not None or counts)]
+        return [r.index for r in self.requests if r.dispatched_ns >= 0 and self.owner[r.index] is not None]
 
     # Events -----------------------------------------------------------------------------------------------------------
 
@@ -311,9 +310,13 @@ class NaiveControls:
         if self.prep_failed < 0:
             self._prepare(next(lane for lane, numbers in enumerate(self.prep) if number in numbers))
 
+    def still_busy(self, states: list[str]) -> bool:
+        """Whether a play with requests in `states` keeps its lane."""
+        return "dispatched" in states
+
     def settle(self, instance: Instance) -> None:
         states = self.states(instance)
-        if states.count("dispatched") > (1 if self.fault == "lane_freed_early" else 0):
+        if self.still_busy(states):
             return
         if instance.state == "active" and set(states) <= {"completed", "historical"}:
             instance.state = "completed"
@@ -324,11 +327,13 @@ class NaiveControls:
         instance.settled_ns = self.now
         self._refill(instance.lane)
 
-    def _refill(self, lane: int) -> None:
+    def closed(self) -> bool:
+        """Whether nothing new is issued any more."""
         profile = self.load.profile
-        if profile is None or (
-            self.now >= self.start_ns + profile.duration_ns and self.fault != "issued_after_deadline"
-        ):
+        return profile is None or self.now >= self.start_ns + profile.duration_ns
+
+    def _refill(self, lane: int) -> None:
+        if self.closed():
             return
         if self.refilled_at != self.now:
             self.refilled_at, self.refills = self.now, 0
@@ -459,20 +464,20 @@ class NaiveControls:
         return min(times, default=None)
 
 
-def _computing(worker: NaiveWorker) -> list[int]:
+def _computing(worker: VllmWorker) -> list[int]:
     """Requests that the pass in progress of a worker computes for, or has decided on."""
-    computing = [*worker.running, *(number for number, _ in worker.gone)]
-    if isinstance(worker, NaiveSglangWorker) and worker.prefill and worker.waiting:
+    computing = [*worker.running, *worker.decided()]
+    if isinstance(worker, SglangWorker) and worker.prefill and worker.waiting:
         # A chunk that was cut stands in the queue again while it is computed.
         first = worker.waiting[0]
         computing += [first] if worker.requests[first].computed > 0 else []
     return computing
 
 
-class ControlledAggregated(NaiveAggregated):
+class ControlledAggregated(Aggregated):
     """An aggregated replay under run controls."""
 
-    def __init__(self, controls: NaiveControls, deployment: DeploymentSpec) -> None:
+    def __init__(self, controls: Controls, deployment: DeploymentSpec) -> None:
         super().__init__(controls.corpus, deployment, controls.load, controls)  # type: ignore[arg-type]
         self.controls = controls
         controls.copying = lambda: any(worker.copying() for worker in self.workers)
@@ -497,10 +502,10 @@ class ControlledAggregated(NaiveAggregated):
         return None if self.over() else super().next_time()
 
 
-class ControlledDisagg(NaiveDisagg):
+class ControlledDisaggregated(Disaggregated):
     """A prefill/decode replay under run controls."""
 
-    def __init__(self, controls: NaiveControls, deployment: DeploymentSpec) -> None:
+    def __init__(self, controls: Controls, deployment: DeploymentSpec) -> None:
         super().__init__(controls.corpus, deployment, controls.load, controls)  # type: ignore[arg-type]
         self.controls = controls
         self.settled_ns: dict[int, int] = {}
@@ -570,11 +575,13 @@ class ControlledDisagg(NaiveDisagg):
                 instance.settled_ns = -1 if late & set(mine) else max(instance.settled_ns, last)
 
 
-def naive_controlled(graph: Graph, deployment: DeploymentSpec, load: LoadSpec, fault: str = "") -> NaiveControls:
-    """Replay `graph` under the run controls of `load` the slow way."""
-    driver = NaiveControls(graph, load, fault)
+def replay_controlled(
+    graph: Graph, deployment: DeploymentSpec, load: LoadSpec, controls: type[Controls] = Controls
+) -> Controls:
+    """Replay `graph` under the run controls of `load`."""
+    driver = controls(graph, load)
     if deployment.decode is not None:
-        run = ControlledDisagg(driver, deployment)
+        run = ControlledDisaggregated(driver, deployment)
         run.run()
         run.finish()
         driver.quiescent = run.settled_ns

@@ -1,241 +1,19 @@
-"""A naive SGLang worker: page by page, pass by pass, every stamp at once; see `naive`."""
+"""An SGLang worker, pass by pass, by its own rules or by those of the peer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from naive import NaiveWorker, Request
-from playproof_kernel import Rules, WorkerSpec
+from playproof_spec.deployment import Rules, WorkerSpec
 from playproof_spec.graph import Graph
 
+from playproof_reference.radix import Branch, OwnTree, RadixTree
+from playproof_reference.requests import Request
+from playproof_reference.vllm import VllmWorker
+
+# Most tokens of a request's output that are kept free for it.
 CLIP = 4096
 
 
-class Branch:
-    """A node of the tree: pages in order, each as the whole of what it and the pages before it hold."""
-
-    def __init__(self, parent: Branch | None, pages: list[object], tick: int) -> None:
-        self.parent = parent
-        self.pages = pages
-        self.tick: float = tick
-        self.locks = 0
-        self.children: list[Branch] = []
-
-    def path(self) -> list[Branch]:
-        """The nodes from here up, without the root."""
-        return [] if self.parent is None else [self, *self.parent.path()]
-
-    def below(self) -> list[Branch]:
-        return [self, *(branch for child in self.children for branch in child.below())]
-
-
-class NaiveTree:
-    """A radix tree over pages, and the number of free ones."""
-
-    def __init__(self, pages: int) -> None:
-        self.root = Branch(None, [], 0)
-        self.free = pages
-        self.clock = 0
-        self.evictions = 0
-
-    def branches(self) -> list[Branch]:
-        return self.root.below()[1:]
-
-    def evictable(self) -> int:
-        return sum(len(branch.pages) for branch in self.branches() if branch.locks == 0)
-
-    def available(self) -> int:
-        return self.free + self.evictable()
-
-    def child(self, branch: Branch, page: object) -> Branch | None:
-        found = [child for child in branch.children if child.pages[0] == page]
-        assert len(found) <= 1
-        return found[0] if found else None
-
-    def agreed(self, branch: Branch, pages: Sequence[object]) -> int:
-        count = 0
-        while count < min(len(branch.pages), len(pages)) and branch.pages[count] == pages[count]:
-            count += 1
-        return count
-
-    def cached(self, pages: Sequence[object]) -> int:
-        at, done = self.root, 0
-        while done < len(pages) and (child := self.child(at, pages[done])) is not None:
-            common = self.agreed(child, pages[done:])
-            done += common
-            at = child
-            if common < len(child.pages):
-                break
-        return done
-
-    def evictable_of(self, pages: Sequence[object]) -> int:
-        """How many of `pages`, which are all cached, nobody has locked."""
-        at, done, count = self.root, 0, 0
-        while done < len(pages):
-            child = self.child(at, pages[done])
-            assert child is not None
-            common = self.agreed(child, pages[done:])
-            count += common if child.locks == 0 else 0
-            done += common
-            at = child
-        return count
-
-    def split(self, branch: Branch, count: int) -> Branch:
-        assert branch.parent is not None
-        branch.tick = self.clock
-        head = Branch(branch.parent, branch.pages[:count], self.clock)
-        head.locks = branch.locks
-        branch.parent.children[branch.parent.children.index(branch)] = head
-        head.children = [branch]
-        branch.parent, branch.pages = head, branch.pages[count:]
-        return head
-
-    def lock(self, pages: Sequence[object]) -> Branch:
-        """Lock the path of `pages`, which are all cached."""
-        self.clock += 1
-        at, done = self.root, 0
-        while done < len(pages):
-            child = self.child(at, pages[done])
-            assert child is not None
-            common = self.agreed(child, pages[done:])
-            done += common
-            if common < len(child.pages):
-                at = self.split(child, common)
-            else:
-                at = child
-                at.tick = self.clock
-        for branch in at.path():
-            branch.locks += 1
-        return at
-
-    def unlock(self, branch: Branch) -> None:
-        for one in branch.path():
-            assert one.locks > 0
-            one.locks -= 1
-
-    def insert(self, start: Branch, pages: Sequence[object]) -> Branch:
-        """Cache `pages` below `start`; the caller's copies of those that are there already become free."""
-        self.clock += 1
-        for branch in start.path():
-            branch.tick = self.clock
-        if not pages:
-            return start
-        at, done = start, 0
-        while done < len(pages):
-            mine = at is start and at.locks == 1
-            if at is not self.root and not at.children and (at.locks == 0 or mine):
-                at.pages = [*at.pages, *pages[done:]]
-                at.tick = self.clock
-                return at
-            child = self.child(at, pages[done])
-            if child is None:
-                return self.hang(at, pages[done:])
-            common = self.agreed(child, pages[done:])
-            self.free += common
-            done += common
-            if common < len(child.pages):
-                head = self.split(child, common)
-                return self.hang(head, pages[done:]) if done < len(pages) else head
-            at = child
-            at.tick = self.clock
-        return at
-
-    def hang(self, parent: Branch, pages: Sequence[object]) -> Branch:
-        branch = Branch(parent, list(pages), self.clock)
-        parent.children.append(branch)
-        return branch
-
-    def evict(self, count: int) -> None:
-        for _ in range(count):
-            leaves = [branch for branch in self.branches() if not branch.children and branch.locks == 0]
-            victim = min(leaves, key=lambda branch: branch.tick)
-            victim.pages = victim.pages[:-1]
-            if not victim.pages:
-                assert victim.parent is not None
-                victim.parent.children.remove(victim)
-            self.free += 1
-            self.evictions += 1
-
-    def take(self, count: int) -> None:
-        self.evict(max(count - self.free, 0))
-        self.free -= count
-        assert self.free >= 0
-
-
-class OwnTree(NaiveTree):
-    """The tree as SGLang has it: what one insert adds is a node for good, and is evicted whole."""
-
-    def match(self, pages: Sequence[object]) -> None:
-        """Look at `pages`, which are all cached: a node that ends later is cut, and the path is the newest."""
-        self.clock += 1
-        at, done = self.root, 0
-        while done < len(pages):
-            child = self.child(at, pages[done])
-            assert child is not None
-            common = self.agreed(child, pages[done:])
-            done += common
-            at = self.split(child, common) if common < len(child.pages) else child
-        self.stamp(at)
-
-    def stamp(self, branch: Branch) -> None:
-        for one in branch.path():
-            one.tick = self.clock
-
-    def split(self, branch: Branch, count: int) -> Branch:
-        head = super().split(branch, count)
-        branch.tick = self.clock - 0.5  # of what is cut off, until the path that needs it is stamped
-        return head
-
-    def lock(self, pages: Sequence[object]) -> Branch:
-        if pages:
-            self.match(pages)
-        at, done = self.root, 0
-        while done < len(pages):
-            child = self.child(at, pages[done])
-            assert child is not None
-            at, done = child, done + len(child.pages)
-        for branch in at.path():
-            branch.locks += 1
-        return at
-
-    def insert(self, start: Branch, pages: Sequence[object], prompt: int | None = None) -> Branch:
-        """Cache `pages` below `start`; a node with pages on both sides of the first `prompt` ones is cut there."""
-        self.clock += 1
-        at, done = start, 0
-        while done < len(pages):
-            child = self.child(at, pages[done])
-            if child is None:
-                at, done = self.hang(at, pages[done:]), len(pages)
-                break
-            common = self.agreed(child, pages[done:])
-            self.free += common
-            done += common
-            at = self.split(child, common) if common < len(child.pages) else child
-        for branch in at.path():
-            begin = sum(len(above.pages) for above in branch.path()[1:])
-            if prompt is not None and begin < prompt < begin + len(branch.pages):
-                self.split(branch, prompt - begin)
-        self.stamp(at)
-        return at
-
-    def evict(self, count: int) -> None:
-        while count > 0:
-            leaves = [branch for branch in self.branches() if not branch.children and branch.locks == 0]
-            if not leaves:
-                return
-            victim = min(leaves, key=lambda branch: branch.tick)
-            assert victim.parent is not None
-            victim.parent.children.remove(victim)
-            count -= len(victim.pages)
-            self.free += len(victim.pages)
-            self.evictions += len(victim.pages)
-
-    def make_free(self, count: int) -> None:
-        """Have `count` pages free, as far as they can be evicted."""
-        self.evict(count - self.free)
-
-
-class NaiveSglangWorker(NaiveWorker):
+class SglangWorker(VllmWorker):
     """An SGLang worker, one pass at a time.
 
     What SGLang's own rules change is in the methods that begin with `own`.
@@ -244,7 +22,7 @@ class NaiveSglangWorker(NaiveWorker):
     def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
         super().__init__(graph, spec, context, requests)
         self.own = spec.rules is Rules.SGLANG
-        self.tree = OwnTree(self.spec.blocks) if self.own else NaiveTree(self.spec.blocks)
+        self.tree = OwnTree(self.spec.blocks) if self.own else RadixTree(self.spec.blocks)
         self.first = 0.7 * self.spec.schedule_conservativeness
         if self.own:
             self.first = min(self.first, 1.0)
@@ -393,7 +171,7 @@ class NaiveSglangWorker(NaiveWorker):
             queue.pop(0)
             self.place[node] = self.tree.lock(prefix)
             self.held[node] = self.cached[node] = len(prefix)
-            self.requests[node].admissions.append((now, start))
+            self.note_admission(now, node, start)
             commit(node, start, tokens, 0 if tokens < rest else min(self.limit(node), CLIP))
             if free() - offset <= 0 or free() - current <= 0:
                 self.full = True
@@ -440,7 +218,7 @@ class NaiveSglangWorker(NaiveWorker):
         while self.waiting and stalled + taken < self.spec.max_sequences and chunk > 0:
             node = self.waiting[0]
             if self.ceil_blocks(self.known(node)) > self.spec.blocks:
-                self.refuse()
+                self.refuse_head()
                 continue
             if taken == 0:
                 total = self.tree.available() * size - self.promised()
@@ -451,9 +229,9 @@ class NaiveSglangWorker(NaiveWorker):
             reserve = 0 if tokens < left else min(self.remaining(node), CLIP)
             impossible = tokens == 0 and left > 0
             fits = not impossible and charge + reserve < total - spent and charge <= inputs and charge <= chunk
-            if not fits or not self.admit(node, start, tokens, now):
+            if not fits or not self.take_chunk(node, start, tokens, now):
                 if taken == 0 and stalled == 0 and not self.others_hold():
-                    self.refuse()
+                    self.refuse_head()
                     continue
                 break
             taken += 1
@@ -480,7 +258,7 @@ class NaiveSglangWorker(NaiveWorker):
         most = self.known(node) - (1 if self.limit(node) > 0 else 0)
         return self.tree.cached(self.contents(node, most // self.spec.block_size)) * self.spec.block_size
 
-    def admit(self, node: int, start: int, tokens: int, now: int) -> bool:
+    def take_chunk(self, node: int, start: int, tokens: int, now: int) -> bool:
         request = self.requests[node]
         new = request.computed == 0
         pages = start // self.spec.block_size
@@ -496,12 +274,12 @@ class NaiveSglangWorker(NaiveWorker):
         self.waiting.pop(0)
         request.computed = start + tokens
         if new:
-            request.admissions.append((now, start))
+            self.note_admission(now, node, start)
         if tokens > 0:
             self.prefilled.append((start + tokens, start))
         return True
 
-    def refuse(self) -> None:
+    def refuse_head(self) -> None:
         node = self.waiting.pop(0)
         if self.requests[node].computed > 0:
             self.give_up(node)
@@ -569,6 +347,7 @@ class NaiveSglangWorker(NaiveWorker):
         self.refuse_too_long()
         if self.promote(now):
             self.prefill_batch(now)
+        self.prefill_tokens += self.prefilled_now()
         length = self.prefill_length()
         if not self.prefill and self.running:
             self.make_room()
@@ -585,6 +364,13 @@ class NaiveSglangWorker(NaiveWorker):
         for node in [node for node in self.waiting if self.prompt(node) >= self.context]:
             self.waiting.remove(node)
             self.gone.append((node, "rejected"))
+
+    def evictions(self) -> int:
+        return self.tree.evictions
+
+    def prefilled_now(self) -> int:
+        """Tokens that this pass computes of prompts."""
+        return sum(after - before for after, before in self.prefilled)
 
     def prefill_length(self) -> int:
         """How long the prefill part of this pass takes."""

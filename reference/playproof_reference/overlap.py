@@ -1,4 +1,4 @@
-"""The naive twin of SGLang's overlap schedule: a batch is put together when the one before it starts to run.
+"""SGLang's overlap schedule: a batch is put together when the one before it starts to run.
 
 Of that one, whose tokens are not known yet, it takes only what is certain: whom it brings to the last token wanted.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from naive import Request
-from naive_sglang import NaiveSglangWorker, OwnTree
-from playproof_kernel import Rules, WorkerSpec
+from playproof_spec.deployment import Rules, WorkerSpec
 from playproof_spec.graph import Graph
+
+from playproof_reference.radix import OwnTree
+from playproof_reference.requests import Request
+from playproof_reference.sglang import SglangWorker
 
 
 @dataclass
@@ -24,9 +26,10 @@ class Batch:
     cut: int | None  # whose prompt goes on after it
     opens: bool  # whether others are looked at again after it
     computes: bool
+    prefill_tokens: int = 0
 
 
-class NaiveOverlapWorker(NaiveSglangWorker):
+class OverlapWorker(SglangWorker):
     """An SGLang worker that schedules a pass while the one before it runs."""
 
     def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
@@ -48,6 +51,11 @@ class NaiveOverlapWorker(NaiveSglangWorker):
         self.passes += self.flight.computes
         self.next = self.schedule(now)
         return True
+
+    def leave(self) -> None:
+        self.passes -= self.flight.computes if self.flight is not None else 0
+        for batch in (self.flight, self.next):
+            self.prefill_tokens -= batch.prefill_tokens if batch is not None else 0
 
     # Scheduling
 
@@ -77,9 +85,12 @@ class NaiveOverlapWorker(NaiveSglangWorker):
         self.gone, self.cut = [], None
         self.refuse_too_long()
         self.prefill_batch(now)
+        self.prefill_tokens += self.prefilled_now()
         if self.prefill:
             opens = self.cut is not None or self.ran == 0
-            return Batch(self.prefill_length(), True, self.fresh, self.gone, self.cut, opens, True)
+            return Batch(
+                self.prefill_length(), True, self.fresh, self.gone, self.cut, opens, True, self.prefilled_now()
+            )
         decoding = self.decode() if self.running else []
         if not decoding and not self.gone:
             return None
@@ -134,6 +145,10 @@ class NaiveOverlapWorker(NaiveSglangWorker):
         if len(self.running) < before:
             self.full = False
         return outcomes
+
+    def decided(self) -> list[int]:
+        scheduled = [each for each in (self.flight, self.next) if each is not None]
+        return [node for each in scheduled for node, _ in each.gone]
 
     def forget(self, node: int) -> None:
         for batch in (self.flight, self.next):

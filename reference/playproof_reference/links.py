@@ -1,7 +1,7 @@
 """Max-min fair links, exactly: rational rates by water-filling, and transfers as fluids between whole nanoseconds.
 
 Moving transfers share a pool's rate, as equally as the rates of their ranks' own links allow; the transfers of a rank
-share its link. A transfer that waits for its first byte takes no share. Written from the documented rules.
+share its link. A transfer that waits for its first byte takes no share.
 """
 
 from __future__ import annotations

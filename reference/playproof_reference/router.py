@@ -1,21 +1,22 @@
-"""A naive KV router: every worker asked, every block of the prompt looked up, every request counted anew; see `naive`.
+"""A KV router: every worker asked, every block of the prompt looked up, every request counted anew.
 
-Written from the documented cost, not from the kernel. What workers have published is a copy of what they had when a
-pass of theirs, or a transfer, last ended (`NaiveWorker.publish`).
+What workers have published is a copy of what they had when a
+pass of theirs, or a transfer, last ended (`VllmWorker.publish`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from naive import NaiveWorker
-from playproof_kernel.deployment import RouterSpec
+from playproof_spec.deployment import RouterSpec
+
+from playproof_reference.vllm import VllmWorker
 
 
-class NaiveRouter:
+class Router:
     """Places the requests of one role: in turn, or by cost."""
 
-    def __init__(self, workers: Sequence[NaiveWorker], spec: RouterSpec | None) -> None:
+    def __init__(self, workers: Sequence[VllmWorker], spec: RouterSpec | None) -> None:
         self.workers = workers
         self.spec = spec
         self.placed = 0
@@ -45,10 +46,10 @@ class NaiveRouter:
         self.overlap[node] = self.workers[number].prompt(node) - missing + restorable
         return number
 
-    def has_begun(self, worker: NaiveWorker, node: int) -> bool:
+    def has_begun(self, worker: VllmWorker, node: int) -> bool:
         return bool(worker.requests[node].admissions)
 
-    def known(self, worker: NaiveWorker, node: int) -> tuple[int, int]:
+    def known(self, worker: VllmWorker, node: int) -> tuple[int, int]:
         """How many leading blocks of the prompt of `node` the device has, and how many behind them the host."""
         contents = worker.contents(node, worker.prompt(node) // worker.spec.block_size)
         device = 0

@@ -1,7 +1,4 @@
-"""Naive vLLM workers with host memory (G2), their own or one pool of all: every copy an object, every list sorted anew.
-
-Written from the documented rules and the reference cases, not from the kernel; see `naive`.
-"""
+"""vLLM workers with host memory (G2), their own or one pool of all: every copy an object, every list sorted anew."""
 
 from __future__ import annotations
 
@@ -9,12 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from maxmin import FairLink, per_ns
-from naive import NaiveWorker, Request
-from naive_disagg import VllmDestination, VllmSource
-from playproof_kernel import WorkerSpec
-from playproof_kernel.deployment import HostSpec
+from playproof_spec.deployment import HostSpec, WorkerSpec
 from playproof_spec.graph import Graph
+
+from playproof_reference.links import FairLink, per_ns
+from playproof_reference.requests import Request
+from playproof_reference.roles import VllmDestination, VllmSource
+from playproof_reference.vllm import VllmWorker
 
 
 @dataclass(eq=False)
@@ -109,7 +107,7 @@ class SharedLinks:
         return sorted(due, key=lambda copying: (copying.end_ns, copying.load))
 
 
-class NaiveHost:
+class HostPool:
     """A host pool: what is in it or on its way there, who is pinned, and the order in which blocks were last used.
 
     It belongs to one worker, or to all workers of a deployment. What ends shows in the pool at that instant; each
@@ -211,7 +209,7 @@ class Restore:
     copying: Copying
 
 
-class NaiveHostWorker(NaiveWorker):
+class HostVllmWorker(VllmWorker):
     """A vLLM worker whose prompt blocks are written through to a host pool: its own, until it joins another."""
 
     shares = False
@@ -220,7 +218,7 @@ class NaiveHostWorker(NaiveWorker):
         super().__init__(graph, spec, context, requests)
         assert spec.host is not None
         self.host_spec = spec.host
-        self.host = NaiveHost(spec.host, PrivateLinks(spec.host))
+        self.host = HostPool(spec.host, PrivateLinks(spec.host))
         self.rank = 0
         self.heard = 0  # endings of copies
         self.counters = dict.fromkeys(("hits", "misses", "stores", "loads", "deferrals", "retries"), 0)
@@ -241,7 +239,7 @@ class NaiveHostWorker(NaiveWorker):
         self.tried_ns = -1
         self.evicted: list[object] = []  # from the host, and a KV router has not been told
 
-    def join(self, pool: NaiveHost, rank: int) -> None:
+    def join(self, pool: HostPool, rank: int) -> None:
         self.host, self.rank, self.shares = pool, rank, True
 
     def keys(self, node: int) -> list[object]:
@@ -524,7 +522,7 @@ class NaiveHostWorker(NaiveWorker):
                 self.leave_queue(node)
                 self.running.append(node)
                 self.scheduled.add(node)
-                self.requests[node].admissions.append((now, 0))
+                self.note_admission(now, node, 0)
                 continue
             if node in self.restores and not self.awaits_copy(node):
                 if self.ceil_blocks(self.known(node)) - len(self.requests[node].table) > self.pool.available():
@@ -606,7 +604,7 @@ class NaiveHostWorker(NaiveWorker):
         super().forget(node)
 
 
-class HostVllmSource(NaiveHostWorker, VllmSource):
+class HostVllmSource(HostVllmWorker, VllmSource):
     """A vLLM worker of the prefill role with host memory."""
 
     def others_hold(self) -> bool:
@@ -617,7 +615,7 @@ class HostVllmSource(NaiveHostWorker, VllmSource):
         self.tried_ns = -1
 
 
-class HostVllmDestination(NaiveHostWorker, VllmDestination):
+class HostVllmDestination(HostVllmWorker, VllmDestination):
     """A vLLM worker of the decode role with host memory."""
 
     def head(self) -> int | None:
@@ -646,11 +644,11 @@ class HostVllmDestination(NaiveHostWorker, VllmDestination):
         return any(copy in self.reading for copy in copies)
 
 
-def join_pool(workers: Sequence[NaiveWorker]) -> None:
+def join_pool(workers: Sequence[VllmWorker]) -> None:
     """Give all workers whose host memory is the deployment's one pool, of which there is one alone."""
-    ranks = [w for w in workers if isinstance(w, NaiveHostWorker) and w.host_spec.shared]
+    ranks = [w for w in workers if isinstance(w, HostVllmWorker) and w.host_spec.shared]
     if ranks:
         spec = ranks[0].host_spec
-        pool = NaiveHost(spec, SharedLinks(spec, [worker.host_spec for worker in ranks]))
+        pool = HostPool(spec, SharedLinks(spec, [worker.host_spec for worker in ranks]))
         for rank, worker in enumerate(ranks):
             worker.join(pool, rank)

@@ -1,268 +1,28 @@
-"""Naive twins of the kernel: slow, obvious, pass by pass, with lists and dictionaries.
+"""A vLLM worker, pass by pass: its queue, its admissions, preemption, speculative decoding and the length of a pass.
 
-Written from the documented rules, not from the kernel, and sharing nothing with it but the specification's names. A
-property compares every observable of both.
+Workers of other kinds build on this one, and say what they change.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
-from naive_speculation import NaiveDrafts
-from playproof_kernel import Backend, DeploymentSpec, LoadSpec, TimingKind, WorkerSpec
-from playproof_spec.graph import Graph, Trigger
+from playproof_spec.deployment import TimingKind, WorkerSpec
+from playproof_spec.graph import Graph
 
-NEVER = -1
-
-
-class NaivePool:
-    """A block pool: content → copies in the order in which they were cached; idle copies by age."""
-
-    def __init__(self, blocks: int) -> None:
-        self.free = list(range(blocks))
-        self.refs: dict[int, int] = {}
-        self.content: dict[int, object] = {}
-        self.cached: dict[object, list[int]] = {}
-        self.idle: OrderedDict[int, None] = OrderedDict()
-
-    def available(self) -> int:
-        return len(self.free) + len(self.idle)
-
-    def find(self, content: object) -> int | None:
-        copies = self.cached.get(content)
-        return copies[0] if copies else None
-
-    def allocate(self) -> int:
-        if self.free:
-            copy = self.free.pop()
-        else:
-            copy, _ = self.idle.popitem(last=False)
-            copies = self.cached[self.content[copy]]
-            copies.remove(copy)
-            del self.content[copy]
-        self.refs[copy] = 1
-        return copy
-
-    def allocate_all(self, number: int) -> list[int]:
-        """Take `number` copies at once; those evicted for it come first, the last one evicted before the others."""
-        spare = min(number, len(self.free))
-        taken = [self.allocate() for _ in range(number)]
-        return taken[: spare - 1 : -1] + taken[:spare] if spare else taken[::-1]
-
-    def give_back(self, copies: list[int]) -> None:
-        """Undo an allocation of `copies`; what was evicted for it stays evicted."""
-        for copy in reversed(copies):
-            self.refs[copy] = 0
-            self.free.append(copy)
-
-    def reuse(self, copy: int) -> None:
-        self.idle.pop(copy, None)
-        self.refs[copy] += 1
-
-    def fill(self, copy: int, content: object) -> None:
-        self.content[copy] = content
-        self.cached.setdefault(content, []).append(copy)
-
-    def release(self, copy: int) -> None:
-        self.refs[copy] -= 1
-        if self.refs[copy] == 0:
-            if copy in self.content:
-                self.idle[copy] = None
-            else:
-                self.free.append(copy)
+from playproof_reference.blocks import BlockPool
+from playproof_reference.requests import Admission, Request, holder
+from playproof_reference.speculation import Drafts
 
 
-def holder(graph: Graph, node: int) -> int | None:
-    """The first request that waits for the completion of `node` and whose prompt holds its own and its answer."""
-    name, length = graph.request_ids[node], int(graph.input_length[node])
-    whole = length // graph.block_size
-    for other in sorted(range(graph.node_count), key=lambda each: (graph.node_file[each], graph.node_line[each])):
-        into = range(int(graph.edge_offsets[other]), int(graph.edge_offsets[other + 1]))
-        edges = [graph.edge(number, other) for number in into]
-        follows = any(edge.source == name and edge.trigger is Trigger.COMPLETION for edge in edges)
-        longer = int(graph.input_length[other]) >= length + int(graph.output_length[node])
-        if follows and longer and (graph.hash_ids(other)[:whole] == graph.hash_ids(node)[:whole]).all():
-            return other
-    return None
-
-
-@dataclass
-class Request:
-    """What the naive run knows of a node."""
-
-    index: int
-    state: str = "blocked"
-    ready_ns: int = 0
-    waiting_for: int = 0
-    dispatched_ns: int = -1
-    first_token_ns: int = -1
-    second_token_ns: int = -1
-    last_token_ns: int = -1
-    terminal_ns: int = -1
-    tokens_ns: list[int] = field(default_factory=list)
-    computed: int = 0
-    prompt_computed_now: int = 0
-    table: list[int] = field(default_factory=list)
-    filled: int = 0
-    worker: int = -1
-    admissions: list[tuple[int, int]] = field(default_factory=list)
-    decode_admissions: list[tuple[int, int]] = field(default_factory=list)
-    # By number of admission: tokens restored from the host.
-    host_reused: dict[int, int] = field(default_factory=dict)
-    decode_host_reused: dict[int, int] = field(default_factory=dict)
-    handoff: tuple[int, ...] = (-1, -1, -1, -1, -1)  # its decode worker and its steps, under the run controls
-
-    @property
-    def history(self) -> list[tuple[int, int, int]]:
-        """When it was admitted, with how many tokens reused, and how many of them restored from the host."""
-        return [(at, reused, self.host_reused.get(i, 0)) for i, (at, reused) in enumerate(self.admissions)]
-
-
-class NaiveDriver:
-    """Nodes, plays and lanes, straight from the rules."""
-
-    def __init__(self, graph: Graph, load: LoadSpec) -> None:
-        self.graph = graph
-        self.load = load
-        self.now = 0
-        self.requests = [Request(i) for i in range(graph.node_count)]
-        self.play_state = ["pending"] * len(graph.plays)
-        self.play_start = [-1] * len(graph.plays)
-        self.play_settled = [-1] * len(graph.plays)
-        self.failed_node = [-1] * len(graph.plays)
-        self.lane_play: list[int | None] = []
-        self.play_lane = [-1] * len(graph.plays)
-        self.next_play = 0
-        self.edges = [[graph.edge(n, t) for n in self._into(t)] for t in range(graph.node_count)]
-        self.cancellations = sorted(load.cancellations)
-
-    def tie(self, node: int) -> int:
-        """The place of `node` among those that are due at one instant."""
-        return int(self.graph.tie_ranks[node])
-
-    def _into(self, node: int) -> range:
-        return range(int(self.graph.edge_offsets[node]), int(self.graph.edge_offsets[node + 1]))
-
-    def _ns(self, ms: float) -> int:
-        return round(ms / self.load.speedup * 1_000_000)
-
-    def floor_ns(self, node: int) -> int:
-        floors = self.graph.not_before_ms
-        nodes = range(self.graph.node_count)
-        if self.load.lanes is not None:
-            nodes = self.graph.plays[self.graph.node_play[node]].nodes.tolist()
-        origin = min(float(floors[n]) for n in nodes if not self.edges[n])
-        return self._ns(max(float(floors[node]) - origin, 0.0))
-
-    def start(self) -> None:
-        if self.load.lanes is None:
-            for play in range(len(self.graph.plays)):
-                self.activate(play)
-        else:
-            for lane in range(min(self.load.lanes, len(self.graph.plays))):
-                self.lane_play.append(None)
-                self.occupy(lane)
-
-    def occupy(self, lane: int) -> None:
-        if self.next_play < len(self.graph.plays):
-            self.lane_play[lane] = self.next_play
-            self.play_lane[self.next_play] = lane
-            self.next_play += 1
-            self.activate(self.next_play - 1)
-        else:
-            self.lane_play[lane] = None
-
-    def activate(self, play: int) -> None:
-        self.play_state[play] = "active"
-        self.play_start[play] = self.now
-        for node in self.graph.plays[play].nodes:
-            request = self.requests[node]
-            request.ready_ns = self.now + self.floor_ns(int(node))
-            request.waiting_for = len(self.edges[node])
-            if request.waiting_for == 0:
-                request.state = "ready"
-
-    def due(self) -> list[int]:
-        """Nodes that can be dispatched now, in order."""
-        ready = [r for r in self.requests if r.state == "ready" and r.ready_ns <= self.now]
-        return [r.index for r in sorted(ready, key=lambda r: (r.ready_ns, self.tie(r.index)))]
-
-    def next_time(self) -> int | None:
-        times = [r.ready_ns for r in self.requests if r.state == "ready"]
-        return min(times + [at for at, _ in self.cancellations], default=None)
-
-    def give_up(self) -> list[int]:
-        """Cancel what the client gives up now; nodes that are not in flight are left alone."""
-        due = [node for at, node in self.cancellations if at <= self.now]
-        self.cancellations = self.cancellations[len(due) :]
-        nodes = [node for node in due if self.requests[node].state == "dispatched"]
-        nodes = list(dict.fromkeys(nodes))
-        self.hear([(node, "canceled") for node in nodes])
-        return nodes
-
-    def fire(self, source: int, trigger: Trigger) -> None:
-        name = self.graph.request_ids[source]
-        for target, edges in enumerate(self.edges):
-            for edge in edges:
-                if edge.source == name and edge.trigger is trigger:
-                    request = self.requests[target]
-                    request.ready_ns = max(request.ready_ns, self.now + self._ns(edge.delay_ms))
-                    request.waiting_for -= 1
-                    if request.waiting_for == 0:
-                        request.state = "ready"
-
-    def dispatch(self, node: int) -> None:
-        self.requests[node].state = "dispatched"
-        self.requests[node].dispatched_ns = self.now
-        self.fire(node, Trigger.DISPATCH)
-
-    def in_flight(self, play: int) -> int:
-        return sum(self.requests[n].state == "dispatched" for n in self.graph.plays[play].nodes)
-
-    def hear(self, outcomes: list[tuple[int, str]]) -> None:
-        """Take in (node, completed | rejected | failed | canceled) of this instant."""
-        for node, outcome in sorted(outcomes, key=lambda each: self.tie(each[0])):
-            play = int(self.graph.node_play[node])
-            self.requests[node].state = outcome
-            self.requests[node].terminal_ns = self.now
-            if outcome == "completed":
-                if self.play_state[play] == "active":
-                    self.fire(node, Trigger.COMPLETION)
-            elif self.play_state[play] == "active":
-                self.play_state[play] = "failing"
-                self.failed_node[play] = node
-                for other in self.graph.plays[play].nodes:
-                    if self.requests[other].state in ("blocked", "ready"):
-                        self.requests[other].state = "skipped"
-            self.settle(play, outcomes, node)
-
-    def settle(self, play: int, outcomes: list[tuple[int, str]], node: int) -> None:
-        # Requests of the same instant that come later in node order are still in flight.
-        if self.in_flight(play) > 0:
-            return
-        states = {self.requests[n].state for n in self.graph.plays[play].nodes}
-        if states == {"completed"}:
-            self.play_state[play] = "completed"
-        elif self.play_state[play] == "failing":
-            self.play_state[play] = "failed"
-        else:
-            return
-        self.play_settled[play] = self.now
-        if self.play_lane[play] >= 0:
-            self.occupy(self.play_lane[play])
-
-
-class NaiveWorker:
+class VllmWorker:
     """A vLLM worker, one pass at a time. What prefill/decode changes are the methods marked as such."""
 
     # A prefill worker has no decode part in its passes, a decode worker no prefill part.
     prefill_part = decode_part = True
 
     # What is drafted for its requests, with speculative decoding.
-    drafts: NaiveDrafts | None = None
+    drafts: Drafts | None = None
     # Whether the block at which a prefix match ends is computed again.
     recomputes_last_block = False
 
@@ -271,7 +31,9 @@ class NaiveWorker:
         self.spec = spec
         self.context = context
         self.requests = requests
-        self.pool = NaivePool(self.spec.blocks)
+        # Whether a later prompt tells what a prompt of the trace ends with, where its last trace block is not full.
+        self.reads_on = spec.reuse_output
+        self.pool = BlockPool(self.spec.blocks)
         self.waiting: list[int] = []
         self.running: list[int] = []
         self.gone: list[tuple[int, str]] = []
@@ -285,6 +47,12 @@ class NaiveWorker:
         self.passes = 0
         self.preemptions = 0
         self.crowd = 0  # requests that ran or waited when the pass was scheduled
+        self.log: list[Admission] = []  # of all workers of the run
+        self.apart = False  # whether plays share no blocks
+        self.began_ns = 0
+        self.busy_ns = 0
+        self.prefill_tokens = 0  # computed in passes that computed tokens of a prompt
+        self.prefill_before = 0  # before the pass that runs
 
     def prompt(self, node: int) -> int:
         return int(self.graph.input_length[node])
@@ -300,9 +68,11 @@ class NaiveWorker:
         ids = self.graph.hash_ids(node).tolist()
         size, trace = self.spec.block_size, self.graph.block_size
         told = self.prompt(node)
-        if self.spec.reuse_output and (said := self.told_ids(node)) is not None:
+        if self.reads_on and (said := self.told_ids(node)) is not None:
             # Its answer is what a later prompt says, and so is the end of its own.
-            ids, told = said, told + self.limit(node)
+            ids, told = said, told + (self.limit(node) if self.spec.reuse_output else 0)
+        if self.apart:
+            ids = [(int(self.graph.node_play[node]), name) for name in ids]
         known = self.prompt(node) + len(self.requests[node].tokens_ns)
         tokens: list[object] = [ids[i // trace] for i in range(min(told, known))]
         tokens += [("generated", node, i) for i in range(known - len(tokens))]
@@ -330,18 +100,58 @@ class NaiveWorker:
     def ceil_blocks(self, tokens: int) -> int:
         return -(-tokens // self.spec.block_size)
 
+    def evictions(self) -> int:
+        """How many cached blocks of the device made room for others."""
+        return self.pool.evictions
+
+    # What is counted
+
+    def begin(self, now: int) -> bool:
+        """Start a pass if there is one to start, and note what counts once it has ended."""
+        before = self.prefill_tokens
+        if not self.start(now):
+            return False
+        self.began_ns, self.prefill_before = now, before
+        return True
+
+    def end_pass(self, now: int) -> list[tuple[int, str]]:
+        """End the pass that runs; return how requests ended with it."""
+        self.busy_ns += now - self.began_ns
+        return self.finish(now)
+
+    def leave(self) -> None:
+        """Take the pass that runs out of the count: the run is over before it ends."""
+        if self.end_ns is not None:
+            self.passes -= 1
+            self.prefill_tokens = self.prefill_before
+
+    def note_admission(self, now: int, node: int, reused: int) -> None:
+        """Write down that `node` is admitted, and how many of its tokens were found."""
+        request = self.requests[node]
+        ordinal = len(request.admissions)
+        request.admissions.append((now, reused))
+        restored = request.host_reused.get(ordinal, 0)
+        self.log.append(Admission(node, now, reused, restored, ordinal, not self.prefill_part))
+
+    # Memory
+
     def compute(self, node: int, tokens: int) -> None:
         request = self.requests[node]
         before = min(request.computed, self.prompt(node))
         request.computed += tokens
         request.prompt_computed_now = min(request.computed, self.prompt(node)) - before
+        self.prefill_tokens += tokens if request.prompt_computed_now > 0 else 0
         request.table += self.pool.allocate_all(max(self.ceil_blocks(request.computed) - len(request.table), 0))
         if self.spec.prefix_caching:
-            full = request.computed // self.spec.block_size
-            for block, content in enumerate(self.contents(node, full)):
-                if block >= request.filled:
-                    self.pool.fill(request.table[block], content)
-            request.filled = max(full, request.filled)
+            self.fill_blocks(node, request.computed // self.spec.block_size)
+
+    def fill_blocks(self, node: int, full: int) -> None:
+        """Let the first `full` blocks of `node` be found, as far as they are not yet (`cache_full_blocks`)."""
+        request = self.requests[node]
+        contents = self.contents(node, full) if full > request.filled else []
+        for block in range(request.filled, full):
+            self.pool.fill(request.table[block], contents[block])
+        request.filled = max(full, request.filled)
 
     def drop(self, node: int) -> None:
         request = self.requests[node]
@@ -373,6 +183,10 @@ class NaiveWorker:
             self.forget(node)
         else:
             self.canceled.append(node)
+
+    def decided(self) -> list[int]:
+        """Requests that a pass which has not ended refuses or fails."""
+        return [node for node, _ in self.gone]
 
     def forget(self, node: int) -> None:
         self.waiting = [other for other in self.waiting if other != node]
@@ -541,7 +355,7 @@ class NaiveWorker:
             if self.materialized(node):
                 self.waiting.remove(node)
                 self.running.append(node)
-                request.admissions.append((now, 0))
+                self.note_admission(now, node, 0)
                 if budget == 0:
                     break
                 continue
@@ -562,7 +376,7 @@ class NaiveWorker:
     def seat(self, now: int, node: int, budget: int) -> int:
         """Let `node` run, with the prefix that it has, and compute; return the tokens that it computes."""
         request = self.requests[node]
-        request.admissions.append((now, request.computed))
+        self.note_admission(now, node, request.computed)
         self.running.append(node)
         want = min(self.known(node) - request.computed, self.most(), budget)
         self.compute(node, want)
@@ -679,187 +493,3 @@ class NaiveWorker:
             request.table.append(self.places.pop())
         self.compute(node, count - 1)
         self.proposed.add(node)
-
-
-@dataclass
-class NaiveHandoff:
-    """Which decode worker a request went to, and when it took which step."""
-
-    worker: int = NEVER
-    held_ns: int = NEVER
-    reserved_ns: int = NEVER
-    activated_ns: int = NEVER
-    released_ns: int = NEVER
-
-
-@dataclass
-class NaiveRun:
-    """A whole replay, finished."""
-
-    driver: NaiveDriver
-    workers: Sequence[NaiveWorker]
-    handoffs: Sequence[NaiveHandoff]
-    disaggregated: bool = False
-    # Tokens that a KV router knew each request to find where it sent it, by role.
-    overlap: dict[int, int] = field(default_factory=dict)
-    decode_overlap: dict[int, int] = field(default_factory=dict)
-
-    def gaps(self) -> dict[int, int]:
-        """Inter-token gaps and how often each occurred."""
-        counts: dict[int, int] = {}
-        for request in self.driver.requests:
-            if request.state != "completed":
-                continue
-            for before, after in pairwise(request.tokens_ns):
-                counts[after - before] = counts.get(after - before, 0) + 1
-        return counts
-
-
-def _new_worker(graph: Graph, deployment: DeploymentSpec, requests: list[Request]) -> NaiveWorker:
-    if deployment.worker.backend is Backend.SGLANG and deployment.worker.ahead:
-        from naive_sglang_overlap import NaiveOverlapWorker  # which builds on this module
-
-        return NaiveOverlapWorker(graph, deployment.worker, deployment.context_length, requests)
-    if deployment.worker.backend is Backend.SGLANG:
-        from naive_sglang import NaiveSglangWorker  # likewise
-
-        return NaiveSglangWorker(graph, deployment.worker, deployment.context_length, requests)
-    if deployment.worker.host is not None:
-        from naive_g2 import NaiveHostWorker  # likewise
-
-        return NaiveHostWorker(graph, deployment.worker, deployment.context_length, requests)
-    if deployment.worker.ahead:
-        from naive_ahead import NaiveAheadWorker  # likewise
-
-        return NaiveAheadWorker(graph, deployment.worker, deployment.context_length, requests)
-    return NaiveWorker(graph, deployment.worker, deployment.context_length, requests)
-
-
-def stops_before(time_ns: int, load: LoadSpec) -> bool:
-    """Whether the load stops the run before `time_ns`."""
-    return load.stop_ns is not None and time_ns > load.stop_ns
-
-
-def leave_unfinished(workers: Sequence[NaiveWorker]) -> None:
-    """Take passes out of the count that have not ended."""
-    for worker in workers:
-        worker.passes -= worker.end_ns is not None
-
-
-def share_host(workers: Sequence[NaiveWorker]) -> None:
-    """Give workers the one host pool of the deployment, if that is where their host memory is."""
-    from naive_g2 import join_pool  # which builds on this module
-
-    join_pool(workers)
-
-
-def speculate(workers: Sequence[NaiveWorker], deployment: DeploymentSpec, *, drafting: bool = True) -> None:
-    """Give workers the rules of speculative decoding, if the deployment has it; prefill workers draft nothing."""
-    if deployment.speculation is not None:
-        for number, worker in enumerate(workers):
-            spec = deployment.speculation if drafting else replace(deployment.speculation, drafts=0)
-            worker.drafts = NaiveDrafts(spec, number)
-            worker.recomputes_last_block = True
-
-
-class NaiveAggregated:
-    """A whole aggregated replay."""
-
-    def __init__(
-        self, graph: Graph, deployment: DeploymentSpec, load: LoadSpec, driver: NaiveDriver | None = None
-    ) -> None:
-        from naive_router import NaiveRouter  # which builds on this module
-
-        self.driver = driver or NaiveDriver(graph, load)
-        requests = self.driver.requests
-        self.workers = [_new_worker(graph, deployment, requests) for _ in range(deployment.workers)]
-        speculate(self.workers, deployment)
-        share_host(self.workers)
-        self.router = NaiveRouter(self.workers, deployment.router)
-
-    def over(self) -> bool:
-        """Whether the run has ended although events are due."""
-        return False
-
-    def give_up(self, nodes: list[int]) -> None:
-        """The client cancels `nodes`, which are in flight."""
-        for node in nodes:
-            self.workers[self.driver.requests[node].worker].cancel(node)
-
-    def step(self) -> bool:
-        """Do once what is due at this instant, in order; say whether anything was."""
-        now, changed = self.driver.now, False
-        outcomes: list[tuple[int, str]] = []
-        for worker in self.workers:
-            changed = worker.end_due_copies(now) or changed
-        for worker in self.workers:
-            if worker.end_ns == now:
-                outcomes += self.end_pass(worker)
-                changed = True
-        self.driver.hear(outcomes)
-        given_up = self.driver.give_up()
-        self.give_up(given_up)
-        if self.over():
-            return False
-        refused: list[tuple[int, str]] = []
-        while due := self.driver.due():
-            changed = True
-            if self.workers[0].prompt(due[0]) >= self.workers[0].context:
-                # The front end refuses it: no worker hears of it.
-                self.driver.dispatch(due[0])
-                refused.append((due[0], "rejected"))
-                continue
-            number = self.router.place(due[0])
-            self.driver.requests[due[0]].worker = number
-            self.driver.dispatch(due[0])
-            self.workers[number].accept(due[0])
-        started = self.start_passes(refused)
-        return started or bool(given_up) or changed
-
-    def end_pass(self, worker: NaiveWorker) -> list[tuple[int, str]]:
-        outcomes = worker.finish(self.driver.now)
-        worker.publish(outcomes)
-        worker.forget_canceled()
-        return outcomes
-
-    def start_passes(self, outcomes: list[tuple[int, str]]) -> bool:
-        """Start passes; the driver hears of `outcomes` together with what ends at once."""
-        changed = False
-        while True:
-            idle = [w for w in self.workers if w.end_ns is None and w.has_work()]
-            started = next((w for w in idle if w.start(self.driver.now)), None)
-            if started is None:
-                break
-            changed = True
-            if started.end_ns == self.driver.now:
-                outcomes += self.end_pass(started)
-        self.driver.hear(outcomes)
-        return changed
-
-    def next_time(self) -> int | None:
-        times = [w.end_ns for w in self.workers]
-        times += [w.next_copy_end() for w in self.workers]
-        return min((at for at in [*times, self.driver.next_time()] if at is not None), default=None)
-
-    def run(self) -> None:
-        self.driver.start()
-        while True:
-            while self.step():
-                pass
-            following = self.next_time()
-            if following is None or stops_before(following, self.driver.load):
-                leave_unfinished(self.workers)
-                break
-            self.driver.now = following
-
-
-def naive_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> NaiveRun:
-    """Replay `graph` the slow way."""
-    if deployment.decode is not None:
-        from naive_disagg import disagg_replay  # which builds on this module
-
-        return disagg_replay(graph, deployment, load)
-    run = NaiveAggregated(graph, deployment, load)
-    run.run()
-    handoffs = [NaiveHandoff() for _ in run.driver.requests]
-    return NaiveRun(run.driver, run.workers, handoffs, overlap=run.router.overlap)

@@ -1,12 +1,14 @@
-"""The naive twin of asynchronous scheduling: two passes at a time, the one that runs and the one behind it."""
+"""vLLM's asynchronous scheduling: two passes at a time, the one that runs and the one behind it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from naive import NaiveWorker, Request
-from playproof_kernel import WorkerSpec
+from playproof_spec.deployment import WorkerSpec
 from playproof_spec.graph import Graph
+
+from playproof_reference.requests import Request
+from playproof_reference.vllm import VllmWorker
 
 
 @dataclass
@@ -17,6 +19,7 @@ class Scheduled:
     receivers: list[int]
     gone: list[tuple[int, str]]
     computes: bool
+    prefill_tokens: int
 
 
 @dataclass
@@ -32,7 +35,7 @@ class Owed:
         self.counts[node] = self.of(node) + number
 
 
-class NaiveAheadWorker(NaiveWorker):
+class AheadWorker(VllmWorker):
     """A vLLM worker that schedules a pass while the one before it runs, as if that had given its tokens."""
 
     def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
@@ -56,6 +59,11 @@ class NaiveAheadWorker(NaiveWorker):
         self.next = self.schedule(now)
         return True
 
+    def leave(self) -> None:
+        self.passes -= self.flight.computes if self.flight is not None else 0
+        for scheduled in (self.flight, self.next):
+            self.prefill_tokens -= scheduled.prefill_tokens if scheduled is not None else 0
+
     def is_ending(self, node: int) -> bool:
         """Whether the pass that runs gives `node` the last that it wants."""
         tokens = len(self.requests[node].tokens_ns) + self.owed.of(node)
@@ -65,6 +73,7 @@ class NaiveAheadWorker(NaiveWorker):
         for request in self.requests:
             request.prompt_computed_now = 0
         self.computing, self.gone, self.crowd = set(), [], self.present()
+        prefilled = self.prefill_tokens
         admissions = sum(len(request.admissions) for request in self.requests)
         budget, preempted = self.schedule_running(self.spec.max_batched_tokens)
         if not preempted:
@@ -81,7 +90,7 @@ class NaiveAheadWorker(NaiveWorker):
         computes = bool(self.computing or admitted or preempted)
         if not computes and not self.gone:
             return None
-        return Scheduled(length, receivers, self.gone, computes)
+        return Scheduled(length, receivers, self.gone, computes, self.prefill_tokens - prefilled)
 
     def decodes(self, node: int) -> bool:
         has_token = len(self.requests[node].tokens_ns) + self.owed.of(node) > 0
@@ -118,19 +127,14 @@ class NaiveAheadWorker(NaiveWorker):
         before = min(request.computed, self.prompt(node))
         request.computed += tokens
         request.prompt_computed_now = min(request.computed, self.prompt(node)) - before
+        self.prefill_tokens += tokens if request.prompt_computed_now > 0 else 0
         request.table += self.pool.allocate_all(max(self.ceil_blocks(request.computed) - len(request.table), 0))
         # A token that is owed is not there to be found.
         self.cache(node, min(request.computed, self.known(node)))
 
     def cache(self, node: int, tokens: int) -> None:
-        if not self.spec.prefix_caching:
-            return
-        request = self.requests[node]
-        full = tokens // self.spec.block_size
-        for block, content in enumerate(self.contents(node, full)):
-            if block >= request.filled:
-                self.pool.fill(request.table[block], content)
-        request.filled = max(full, request.filled)
+        if self.spec.prefix_caching:
+            self.fill_blocks(node, tokens // self.spec.block_size)
 
     def finish(self, now: int) -> list[tuple[int, str]]:
         assert self.flight is not None
@@ -156,6 +160,10 @@ class NaiveAheadWorker(NaiveWorker):
                 self.waiting.remove(node)
             outcomes.append((node, self.complete(node)))
         return outcomes
+
+    def decided(self) -> list[int]:
+        scheduled = [each for each in (self.flight, self.next) if each is not None]
+        return [node for each in scheduled for node, _ in each.gone]
 
     def forget(self, node: int) -> None:
         for scheduled in (self.flight, self.next):

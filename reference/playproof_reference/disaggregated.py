@@ -1,275 +1,33 @@
-"""A naive prefill/decode replay: two roles of naive workers, a queue of handoff actions, transfers; see `naive`.
-
-Written from the documented rules and the reference cases, not from the kernel.
-"""
+"""Prefill and decode: two roles of workers, a queue of handoff actions, transfers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from naive import (
-    NEVER,
-    NaiveDriver,
-    NaiveHandoff,
-    NaiveRun,
-    NaiveWorker,
-    Request,
-    leave_unfinished,
-    share_host,
-    speculate,
-    stops_before,
-)
-from naive_router import NaiveRouter
-from naive_sglang import Branch, NaiveSglangWorker
-from playproof_kernel import Backend, DeploymentSpec, LoadSpec, WorkerSpec
+from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_spec.graph import Graph
+from playproof_spec.ledger import NEVER
 
-# Prefill role: one hidden token, and the prompt's blocks stay until they are released.
-
-
-class SourceRole(NaiveWorker):
-    """What workers of the prefill role have in common, before the worker of an engine."""
-
-    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
-        super().__init__(graph, spec, context, requests)
-        self.sources: list[int] = []
-
-    def limit(self, node: int) -> int:
-        return min(1, super().limit(node))
-
-    def hold(self, node: int) -> None:
-        """Do what the engine does with a prompt that is held."""
-
-    def let_go(self, node: int) -> None:
-        """Do what the engine does with a prompt that is released."""
-        raise NotImplementedError
-
-    def complete(self, node: int) -> str:
-        self.hold(node)
-        self.sources.append(node)
-        return "held"
-
-    def release(self, node: int) -> None:
-        self.sources.remove(node)
-        self.let_go(node)
-
-    def forget(self, node: int) -> None:
-        if node in self.sources:
-            self.release(node)
-        else:
-            super().forget(node)
-
-
-class VllmSource(SourceRole):
-    """A vLLM worker of the prefill role."""
-
-    decode_part = False
-
-    def let_go(self, node: int) -> None:
-        self.drop(node)
-
-
-class SglangSource(SourceRole, NaiveSglangWorker):
-    """An SGLang worker of the prefill role. What it computed enters the tree when it is held."""
-
-    def others_hold(self) -> bool:
-        return bool(self.sources)
-
-    def hold(self, node: int) -> None:
-        self.cache(node)
-
-    def let_go(self, node: int) -> None:
-        self.end(node)
-
-
-# Decode role: destinations are reserved one after another, each after something changed.
-
-
-class DestinationRole(NaiveWorker):
-    """What workers of the decode role have in common, before the worker of an engine."""
-
-    prefill_part = False
-
-    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
-        super().__init__(graph, spec, context, requests)
-        self.pending: list[int] = []
-        self.reserved: list[int] = []
-        self.changes = 0
-        self.tried: dict[int, int] = {}
-        self.heard_copies = False  # to or from the host, and has not tried since
-
-    def accept(self, node: int) -> None:
-        self.pending.append(node)
-
-    def take_place(self, node: int) -> int | None:
-        """Take memory for the prompt of `node` and return its fresh blocks, None when there is no room."""
-        raise NotImplementedError
-
-    def still_read(self, copies: Sequence[int]) -> bool:
-        """Whether any of `copies`, just allocated, may not be written yet."""
-        return False
-
-    def try_reserve(self) -> tuple[int, int] | None:
-        """Try the first pending destination, once per change; return it and its fresh blocks."""
-        if not self.pending:
-            return None
-        node = self.pending[0]
-        if self.tried.get(node) == self.changes:
-            return None
-        self.tried[node] = self.changes
-        fresh = self.take_place(node)
-        if fresh is None:
-            return None
-        self.pending.pop(0)
-        self.reserved.append(node)
-        return node, fresh
-
-    def forget(self, node: int) -> None:
-        super().forget(node)
-        self.pending = [other for other in self.pending if other != node]
-        self.reserved = [other for other in self.reserved if other != node]
-        self.changes += 1
-
-
-class VllmDestination(DestinationRole):
-    """A vLLM worker of the decode role."""
-
-    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
-        super().__init__(graph, spec, context, requests)
-        self.order: dict[int, int] = {}
-        self.ready: set[int] = set()  # activated, and not preempted since
-
-    def accept(self, node: int) -> None:
-        self.order[node] = len(self.order)
-        super().accept(node)
-
-    def take_place(self, node: int) -> int | None:
-        if len(self.running) >= self.spec.max_sequences:
-            return None
-        request = self.requests[node]
-        found = self.resident(node, self.prompt(node) // self.spec.block_size)
-        fresh = self.ceil_blocks(self.prompt(node)) - len(found)
-        idle = sum(self.pool.refs[copy] == 0 for copy in found)
-        if fresh > self.pool.available() - idle - self.kept_free():
-            return None
-        for copy in found:
-            self.pool.reuse(copy)
-        taken = self.pool.allocate_all(fresh)
-        if self.still_read(taken):
-            self.pool.give_back(taken)
-            for copy in found[::-1]:
-                self.pool.release(copy)
-            return None
-        request.filled = len(found)
-        request.table = found + taken
-        return fresh
-
-    def activate(self, node: int) -> None:
-        self.reserved.remove(node)
-        request = self.requests[node]
-        request.computed = self.prompt(node)
-        if self.spec.prefix_caching:
-            full = self.prompt(node) // self.spec.block_size
-            for block, content in enumerate(self.contents(node, full)):
-                if block >= request.filled:
-                    self.pool.fill(request.table[block], content)
-            request.filled = full
-        self.ready.add(node)
-        later = [i for i, other in enumerate(self.waiting) if self.order[other] > self.order[node]]
-        self.waiting.insert(later[0] if later else len(self.waiting), node)
-
-    def head(self) -> int | None:
-        # By arrival: a request that was pushed out may stand among them, at the front.
-        handed_off = sorted((node for node in self.waiting if node in self.ready), key=lambda node: self.order[node])
-        if self.pending:
-            return handed_off[0] if handed_off else None
-        first = super().head()
-        if first is None or self.running or not handed_off or self.impossible(first) or first in self.ready:
-            return first
-        # Nothing runs: if the head does not fit, it waits for blocks of these, and these would wait for it.
-        return first if self.fits(first, self.lookup(first)) else handed_off[0]
-
-    def materialized(self, node: int) -> bool:
-        return node in self.ready
-
-    def drop(self, node: int) -> None:
-        if self.requests[node].table:
-            self.changes += 1
-        self.ready.discard(node)
-        super().drop(node)
-
-
-class SglangDestination(DestinationRole, NaiveSglangWorker):
-    """An SGLang worker of the decode role."""
-
-    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
-        super().__init__(graph, spec, context, requests)
-        self.prebuilt: list[int] = []
-
-    def take_place(self, node: int) -> int | None:
-        pages = self.contents(node, self.prompt(node) // self.spec.block_size) if self.spec.prefix_caching else []
-        matched = self.tree.cached(pages)
-        place = self.lock(pages[:matched])
-        fresh = self.ceil_blocks(self.prompt(node)) - matched
-        if fresh > self.tree.available():
-            self.tree.unlock(place)
-            return None
-        self.tree.take(fresh)
-        self.place[node], self.cached[node], self.held[node] = place, matched, matched + fresh
-        return fresh
-
-    def lock(self, pages: list[object]) -> Branch:
-        return self.tree.lock(pages) if self.spec.prefix_caching else self.tree.root
-
-    def activate(self, node: int) -> None:
-        self.reserved.remove(node)
-        self.requests[node].computed = self.prompt(node)
-        self.prebuilt.append(node)
-
-    def promote(self, now: int) -> bool:
-        while self.prebuilt and len(self.running) < self.spec.max_sequences:
-            node = self.prebuilt.pop(0)
-            self.cache(node)
-            self.requests[node].admissions.append((now, 0))
-            self.running.append(node)
-        self.unstick()
-        return not self.prebuilt and not self.pending
-
-    def unstick(self) -> None:
-        """Let a cut request at the head go back whole if a pending destination waits for its pages and it for that."""
-        alone = self.pending and not (self.running or self.prebuilt or self.reserved)
-        if alone and self.waiting and self.requests[self.waiting[0]].computed > 0:
-            self.retract(self.waiting.pop(0))
-
-    def others_hold(self) -> bool:
-        return bool(self.reserved)
-
-    def resolve(self) -> None:
-        (node,) = self.growers()
-        if self.ceil_blocks(self.requests[node].computed + 1) > self.spec.blocks:
-            super().resolve()
-        elif self.running == [node] and self.prebuilt:
-            self.running.remove(node)
-            self.retract(node)
-        else:
-            self.stalls = True  # others in the batch end without a token, or others hold pages and will run
-
-    def give_up(self, node: int) -> None:
-        super().give_up(node)
-        self.changes += 1
-
-    def complete(self, node: int) -> str:
-        self.changes += 1
-        return super().complete(node)
-
-    def forget(self, node: int) -> None:
-        super().forget(node)
-        self.prebuilt = [other for other in self.prebuilt if other != node]
+from playproof_reference.driver import Driver
+from playproof_reference.host import HostVllmDestination, HostVllmSource
+from playproof_reference.requests import Request
+from playproof_reference.roles import (
+    DestinationRole,
+    SglangDestination,
+    SglangSource,
+    SourceRole,
+    VllmDestination,
+    VllmSource,
+)
+from playproof_reference.router import Router
+from playproof_reference.runs import HandoffTimes, Run
+from playproof_reference.vllm import VllmWorker
+from playproof_reference.workers import leave_unfinished, of_one_run, share_host, speculate, stops_before
 
 
 @dataclass
-class Handoff(NaiveHandoff):
+class Handoff(HandoffTimes):
     """A request between its two workers."""
 
     source: SourceRole | None = None
@@ -278,22 +36,18 @@ class Handoff(NaiveHandoff):
 
 
 def _roles(worker: WorkerSpec, other: WorkerSpec) -> tuple[type[SourceRole], type[DestinationRole]]:
-    from naive_g2 import HostVllmDestination, HostVllmSource  # which builds on this module
-
     if worker.backend is Backend.SGLANG:
         return SglangSource, SglangDestination
     return (HostVllmSource if worker.host else VllmSource, HostVllmDestination if other.host else VllmDestination)
 
 
-class NaiveDisagg:
+class Disaggregated:
     """A whole prefill/decode replay."""
 
-    def __init__(
-        self, graph: Graph, deployment: DeploymentSpec, load: LoadSpec, driver: NaiveDriver | None = None
-    ) -> None:
+    def __init__(self, graph: Graph, deployment: DeploymentSpec, load: LoadSpec, driver: Driver | None = None) -> None:
         assert deployment.decode is not None
         self.deployment, self.decode_spec = deployment, deployment.decode
-        self.driver = driver or NaiveDriver(graph, load)
+        self.driver = driver or Driver(graph, load)
         self.sources = [Request(i) for i in range(graph.node_count)]
         self.destinations = [Request(i) for i in range(graph.node_count)]
         self.handoffs = [Handoff() for _ in range(graph.node_count)]
@@ -310,12 +64,13 @@ class NaiveDisagg:
         speculate(self.prefill, deployment, drafting=False)
         speculate(self.decode, deployment)
         share_host(self.workers)
+        self.log = of_one_run(self.workers, load)
         self.queue: list[tuple[str, int]] = []
-        self.deferred: list[tuple[NaiveWorker, str, int]] = []
+        self.deferred: list[tuple[VllmWorker, str, int]] = []
         self.transfers: list[tuple[int, int]] = []
         self.feedback: list[tuple[int, str]] = []
-        self.prefill_router = NaiveRouter(self.prefill, deployment.router)
-        self.decode_router = NaiveRouter(self.decode, deployment.router)
+        self.prefill_router = Router(self.prefill, deployment.router)
+        self.decode_router = Router(self.decode, deployment.router)
 
     @property
     def workers(self) -> Sequence[SourceRole | DestinationRole]:
@@ -357,7 +112,7 @@ class NaiveDisagg:
             self.queue.append(("cancel source", node))
 
     def end_pass(self, worker: SourceRole | DestinationRole) -> None:
-        outcomes = worker.finish(self.driver.now)
+        outcomes = worker.end_pass(self.driver.now)
         worker.publish(outcomes)
         worker.canceled = []
         if isinstance(worker, DestinationRole):
@@ -460,7 +215,7 @@ class NaiveDisagg:
         self.clean_up(node, handoff.source if at_source else None, "cancel source", ("submit", "release"))
         self.clean_up(node, handoff.destination, "cancel destination", ("reserve", "transfer", "activate"))
 
-    def clean_up(self, node: int, worker: NaiveWorker | None, action: str, before: tuple[str, ...]) -> None:
+    def clean_up(self, node: int, worker: VllmWorker | None, action: str, before: tuple[str, ...]) -> None:
         """Let `action` take the place of what waits to be done for `node` at one side, or the last place."""
         if worker is None:
             self.queue = [entry for entry in self.queue if entry[1] != node or entry[0] not in before]
@@ -531,7 +286,7 @@ class NaiveDisagg:
         for worker in role:
             if worker.end_ns is not None:
                 continue
-            if worker.start(self.driver.now):
+            if worker.begin(self.driver.now):
                 return worker
             # Who has work that cannot go on looks at what is pending, too, and who heard of copies and has not yet.
             if isinstance(worker, DestinationRole):
@@ -560,13 +315,13 @@ class NaiveDisagg:
             self.driver.now = following
 
 
-def disagg_replay(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> NaiveRun:
+def replay_disaggregated(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Run:
     """Replay `graph` on a prefill and a decode role the slow way."""
-    run = NaiveDisagg(graph, deployment, load)
+    run = Disaggregated(graph, deployment, load)
     run.run()
     for request, source, destination in zip(run.driver.requests, run.sources, run.destinations, strict=True):
         request.tokens_ns, request.admissions = destination.tokens_ns, source.admissions
         request.decode_admissions = destination.admissions
         request.host_reused, request.decode_host_reused = source.host_reused, destination.host_reused
     overlaps = (run.prefill_router.overlap, run.decode_router.overlap)
-    return NaiveRun(run.driver, run.workers, run.handoffs, True, *overlaps)
+    return Run(run.driver, run.workers, run.handoffs, run.log, len(run.decode), *overlaps)

@@ -1,20 +1,20 @@
-"""Speculative decoding, the slow way: every draw written out; see `naive`.
+"""Speculative decoding: every draw written out.
 
-The generator is Threefry-2x32-20 as its paper tells it, word by word, beside the kernel's own.
+The generator is Threefry-2x32-20 as its paper tells it, word by word.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from playproof_kernel import SpeculationSpec
+from playproof_spec.deployment import SpeculationSpec
 
 WORD = 2**32
 ROTATIONS = [13, 15, 26, 6, 17, 29, 16, 24]
 
 
 def rotate(word: int, by: int) -> int:
-    return (word * 2**by) % WORD + word // 2 ** (32 - by)
+    return (word << by) % WORD + (word >> (32 - by))
 
 
 def threefry(key: list[int], counter: list[int]) -> list[int]:
@@ -32,7 +32,7 @@ def threefry(key: list[int], counter: list[int]) -> list[int]:
 
 
 @dataclass
-class NaiveDrafts:
+class Drafts:
     """What is drafted for the requests of one worker."""
 
     spec: SpeculationSpec

@@ -1,4 +1,4 @@
-"""What the kernel simulates: the deployment's shape and the load on it, checked and in the kernel's own units."""
+"""What is simulated: the deployment's shape and the load on it, checked before, in tokens and nanoseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Backend(IntEnum):
 
 
 class Rules(IntEnum):
-    """Whose rules an SGLang worker follows where SGLang and the peer part; see `sglang_rules`."""
+    """Whose rules an SGLang worker follows where SGLang and the peer part (docs/fidelity.md)."""
 
     SGLANG = 0  # its own
     AISIMULATE = 1  # the peer's
@@ -111,7 +111,7 @@ class WorkerSpec:
     long_prefill_tokens : int
         Most tokens that a vLLM pass computes of one request, unless there is no other; 0: no bound of its own.
     reuse_output : bool
-        Whether blocks of generated tokens are found by a prompt that the trace makes of them; see `compiled`.
+        Whether blocks of generated tokens are found by a prompt that the trace makes of them (docs/configuration.md).
     rules : Rules
         Whose rules an SGLang worker follows.
     ignore_eos : bool
@@ -171,7 +171,7 @@ MAX_DRAFTS = 16
 
 @dataclass(frozen=True, slots=True)
 class SpeculationSpec:
-    """Speculative decoding on all workers that generate; see `speculation`.
+    """Speculative decoding on all workers that generate (docs/configuration.md).
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class SpeculationSpec:
 
 @dataclass(frozen=True, slots=True)
 class RouterSpec:
-    """A KV-aware router before each role; see `router`.
+    """A KV-aware router before each role (docs/routing.md).
 
     Attributes
     ----------
@@ -271,8 +271,8 @@ class LoadSpec:
     play_scope : bool
         Whether a play shares no cached block with any other. Under the run controls it never does.
     snapshot_seed : int | None
-        Start each lane inside its first play, at a cut drawn from this seed; needs lanes. Runs with
-        :func:`~playproof_kernel.controlled.simulate_controlled`.
+        Start each lane inside its first play, at a cut drawn from this seed; needs lanes. A run under run
+        controls, in which plays are instances.
     warmup : bool
         Bring what the cut plays have in progress into the caches first; needs a snapshot.
     profile : ProfileSpec | None
