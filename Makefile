@@ -63,6 +63,7 @@ watch: setup
 
 # One fault at a time in a copy of the project: the tests named for it must fail. ONLY="kernel-12 spec" tries some.
 mutants: setup
+	$(if $(ONLY),,$(BIN)/pytest -q tests/unit/test_table_mutants.py)
 	$(BIN)/python tests/mutants/mutate.py --jobs 2 $(if $(ONLY),--only $(ONLY))
 
 docs: setup

@@ -5,7 +5,7 @@
 Each fault of `source_faults` is put into a copy of the tracked files, never into the project itself, and the tests that
 it names run there, interpreted, up to the first failure. A fault is *killed* when a test fails, *timed out* when the
 tests take several times as long as without it, *broken* when the copy cannot even be imported, which counts as killed
-too, and a *survivor* when all pass. Before, the same tests must pass without a fault. Results go to `results.json`, and
+too, and a *survivor* when all pass. What failed must pass without the fault. Results go to `results.json`, and
 as a table to `results.md`; those of faults that were not tried this time stay. `--check` says only whether what is
 written there is complete and good enough.
 """
@@ -13,10 +13,11 @@ written there is complete and good enough.
 from __future__ import annotations
 
 import argparse
-import json
+import multiprocessing
 import os
 import queue
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,8 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +34,45 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
+from mutant_scores import (  # noqa: E402
+    BROKEN,
+    KILLED,
+    PAGE,
+    SEEN,
+    SURVIVED,
+    TIMED_OUT,
+    problems,
+    read_results,
+    score,
+    write,
+    write_page,
+)
 from source_faults import FAULTS, Fault  # noqa: E402
 
-RESULTS, TABLE = HERE / "results.json", HERE / "results.md"
 ROOMS = ("", "native", "spec", "lowering", "kernel", "reference")
-# Of the faults that some test could tell.
-LEAST_KILLED = 0.95
 # Seconds of the processor, which other work on the machine does not lengthen: a fault may make tests slower without
 # being one that hangs.
-TIMEOUT_FACTOR, TIMEOUT_LEAST_S = 8.0, 30.0
-PLAIN_LIMIT_S = 600.0
+TIMEOUT_FACTOR, TIMEOUT_LEAST_S = 5.0, 15.0
+PLAIN_LIMIT_S, UNKNOWN_LIMIT_S = 600.0, 20.0
 WALL_FACTOR = 60.0
-# A shell that runs a command under a limit, and then tells what it took.
-UNDER_A_LIMIT = 'ulimit -t "$1"; shift; "$@"; code=$?; times; exit $code'
-TIMES = re.compile(r"(\d+)m(\d+[.,]?\d*)s")
-# As a shell tells that a command was ended by the limit, or killed a moment later.
-OUT_OF_TIME = (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
-KILLED, TIMED_OUT, BROKEN, SURVIVED = "killed", "timed out", "broken", "survived"
-SEEN = (KILLED, TIMED_OUT, BROKEN)
-RUNNING: set[subprocess.Popen[str]] = set()
-FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+TOOK = re.compile(r"^took (.+) s$", re.MULTILINE)
+# Ended by the limit, or killed a moment later.
+OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
+# A process that has imported the libraries, of which those that run tests are copies: half of the time of most tests.
+FORKS = multiprocessing.get_context("forkserver")
+LIBRARIES = (
+    "pytest",
+    "hypothesis.stateful",
+    "_hypothesis_pytestplugin",
+    "numba.extending",
+    "networkx",
+    "z3",
+    "msgspec",
+)
+RUNNING: set[Any] = set()
+FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+# Of so many faults with the same tests, all of these run once without a fault; else only those that failed.
+SHARED_BY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,48 +108,61 @@ def copy_of_the_project(folder: Path) -> None:
             shutil.copy2(source, target)
 
 
+def tests_of_a_copy(
+    copy: Path, tests: tuple[str, ...], environment: dict[str, str], limit_s: int, said_to: Path
+) -> None:
+    """Run tests in `copy`, in a process of their own that has the libraries, and nothing of the project."""
+    os.setsid()
+    with said_to.open("wb") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    # What tests say of public traces must not decide: not everyone has them.
+    for name in ("PLAYPROOF_DATA", "PLAYPROOF_REFERENCE", "PLAYPROOF_COMPILE", "PLAYPROOF_MONITOR"):
+        os.environ.pop(name, None)
+    os.environ.update(environment)
+    os.chdir(copy)
+    sys.path[:] = [*environment["PYTHONPATH"].split(os.pathsep), *(path for path in sys.path if path != str(HERE))]
+    sys.dont_write_bytecode = True
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
+    import pytest
+
+    code = int(pytest.main(["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
+    used = [resource.getrusage(which) for which in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(f"\ntook {sum(own.ru_utime + own.ru_stime for own in used):.1f} s", flush=True)
+    os._exit(code)
+
+
 def run_tests(copy: Path, fault: Fault, limit_s: float) -> Outcome:
     """Run the tests that `fault` names in `copy` as it is, for so many seconds of the processor."""
     environment = {
-        **os.environ,
         "PYTHONPATH": os.pathsep.join(str(copy / room) for room in ROOMS),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PLAYPROOF_CACHE_DIR": str(copy / ".code"),
-        # Compiling the kernel anew for each fault would take a minute; interpreted it gives the same ledgers.
-        "NUMBA_DISABLE_JIT": "1",
         "HYPOTHESIS_PROFILE": fault.profile,
     }
-    # What tests say of public traces must not decide: not everyone has them.
-    for name in ("PLAYPROOF_DATA", "PLAYPROOF_REFERENCE", "PLAYPROOF_COMPILE", "PLAYPROOF_MONITOR"):
-        environment.pop(name, None)
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    limit, said_to = max(int(limit_s), 1), copy.with_suffix(".said")
     started = time.monotonic()
-    process = subprocess.Popen(
-        ["sh", "-c", UNDER_A_LIMIT, "sh", str(max(int(limit_s), 1)), *command, *fault.tests],
-        cwd=copy,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        text=True,
-        errors="replace",
-    )
+    process = FORKS.Process(target=tests_of_a_copy, args=(copy, fault.tests, environment, limit, said_to))
+    process.start()
     RUNNING.add(process)
     try:
         # Tests that wait for something take no time of the processor.
-        said, _ = process.communicate(timeout=WALL_FACTOR * limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
-        return Outcome(TIMED_OUT, time.monotonic() - started, "", said)
+        process.join(WALL_FACTOR * limit)
+        is_late = process.is_alive()
+        if is_late:
+            assert process.pid is not None, "it was started"
+            os.killpg(process.pid, signal.SIGKILL)
+            process.join()
     finally:
         RUNNING.discard(process)
-    took = TIMES.findall(said)
-    seconds = sum(60.0 * float(minutes) + float(rest) for minutes, rest in took[-2:])
-    code = process.returncode
-    verdict = TIMED_OUT if code in OUT_OF_TIME else {0: SURVIVED, 1: KILLED}.get(code, BROKEN)
+    said = said_to.read_text("utf-8", "replace")
+    took = TOOK.search(said)
+    code = process.exitcode
+    if is_late or code in OUT_OF_TIME:
+        return Outcome(TIMED_OUT, time.monotonic() - started if is_late else limit, "", said)
+    verdict = {0: SURVIVED, 1: KILLED}.get(-1 if code is None else code, BROKEN)
     failed = FAILED_TEST.search(said)
-    return Outcome(verdict, seconds, failed.group(1) if failed else "", said)
+    return Outcome(verdict, float(took.group(1)) if took else 0.0, failed.group(1) if failed else "", said)
 
 
 class Runner:
@@ -136,12 +170,14 @@ class Runner:
 
     def __init__(self, faults: list[Fault], jobs: int, timeout_s: float | None, until: float) -> None:
         self.faults: queue.SimpleQueue[Fault] = queue.SimpleQueue()
-        # Faults with the same tests one after the other, since these run once without a fault.
-        for fault in sorted(faults, key=lambda fault: (fault.tests, fault.profile, fault.name)):
+        # Faults with the same tests one after the other; tests of properties, which take longer, come last.
+        self.sharing = Counter((fault.tests, fault.profile) for fault in faults)
+        for fault in sorted(faults, key=lambda f: ("properties" in str(f.tests), f.tests, f.profile, f.name)):
             self.faults.put(fault)
         self.jobs, self.timeout_s, self.until = jobs, timeout_s, until
         self.plain: dict[tuple[Any, ...], Outcome] = {}
         self.lock = threading.Lock()
+        self.seconds = 0.0
         self.results: dict[str, dict[str, Any]] = {}
         self.wrong: list[str] = []
 
@@ -170,120 +206,64 @@ class Runner:
                 self.wrong.append(f"{fault.name}: {error!r}")
 
     def _try(self, copy: Path, fault: Fault) -> None:
-        file = copy / fault.file
-        whole = file.read_text("utf-8")
-        if whole.count(fault.text) != 1:
-            self.wrong.append(f"{fault.name}: its text occurs {whole.count(fault.text)} times in {fault.file}")
+        found = (copy / fault.file).read_text("utf-8").count(fault.text)
+        if found != 1:
+            self.wrong.append(f"{fault.name}: its text occurs {found} times in {fault.file}")
             return
-        plain = self._without_fault(copy, fault)
-        if plain.verdict != SURVIVED:
-            self.wrong.append(f"{fault.name}: its tests fail without it ({plain.verdict} {plain.by})\n{plain.said}")
-            return
-        limit = self.timeout_s or max(TIMEOUT_LEAST_S, TIMEOUT_FACTOR * plain.seconds)
-        try:
-            file.write_text(whole.replace(fault.text, fault.instead), "utf-8")
-            outcome = run_tests(copy, fault, limit)
-        finally:
-            file.write_text(whole, "utf-8")
+        outcome = self._with_fault(copy, fault)
+        if outcome.verdict != SURVIVED:
+            plain = self._without_fault(copy, fault, outcome)
+            if plain.verdict != SURVIVED:
+                self.wrong.append(f"{fault.name}: its tests fail without it ({plain.verdict} {plain.by})\n{plain.said}")
+                return
+            if outcome.verdict == TIMED_OUT and outcome.seconds < TIMEOUT_FACTOR * plain.seconds:
+                # The time that the tests take was not known.
+                outcome = self._with_fault(copy, fault)
         with self.lock:
+            self.seconds += outcome.seconds
             self.results[fault.name] = {
                 "fingerprint": fault.fingerprint,
                 "verdict": outcome.verdict,
                 "by": outcome.by,
             }
             # At once, so that nothing is lost when the rest is not waited for.
-            write(read_results() | self.results)
+            write(read_results() | {fault.name: self.results[fault.name]})
             mark = "" if (outcome.verdict in SEEN) != bool(fault.equivalent) else "   <---"
             print(f"{fault.name:14} {outcome.verdict:9} {outcome.seconds:6.1f} s  {outcome.by}{mark}", flush=True)
             if outcome.verdict == BROKEN:
                 print("\n".join(outcome.said.splitlines()[-6:]), flush=True)
 
-    def _without_fault(self, copy: Path, fault: Fault) -> Outcome:
+    def _with_fault(self, copy: Path, fault: Fault) -> Outcome:
+        with self.lock:
+            plain = self.plain.get((fault.tests, fault.profile))
+        limit = UNKNOWN_LIMIT_S if plain is None else max(TIMEOUT_LEAST_S, TIMEOUT_FACTOR * plain.seconds)
+        file = copy / fault.file
+        whole = file.read_text("utf-8")
+        try:
+            file.write_text(whole.replace(fault.text, fault.instead), "utf-8")
+            return run_tests(copy, fault, self.timeout_s or limit)
+        finally:
+            file.write_text(whole, "utf-8")
+
+    def _without_fault(self, copy: Path, fault: Fault, outcome: Outcome) -> Outcome:
+        """Run what failed without the fault, or all of its tests where others share them or nothing has a name."""
+        if outcome.by and self.sharing[fault.tests, fault.profile] < SHARED_BY:
+            failed = self._plain(copy, replace(fault, tests=(outcome.by,)))
+            if failed.verdict == SURVIVED:
+                return failed
+        return self._plain(copy, fault)
+
+    def _plain(self, copy: Path, fault: Fault) -> Outcome:
         key = (fault.tests, fault.profile)
         with self.lock:
             known = self.plain.get(key)
         if known is None:
             known = run_tests(copy, fault, PLAIN_LIMIT_S)
+            print(f"{'without':14} {known.verdict:9} {known.seconds:6.1f} s  {' '.join(fault.tests)}", flush=True)
             with self.lock:
                 self.plain[key] = known
+                self.seconds += known.seconds
         return known
-
-
-def read_results() -> dict[str, dict[str, Any]]:
-    """Return what is written of faults as they are now."""
-    if not RESULTS.exists():
-        return {}
-    held = json.loads(RESULTS.read_text("utf-8"))["faults"]
-    current = {fault.name: fault.fingerprint for fault in FAULTS}
-    return {name: row for name, row in held.items() if current.get(name) == row["fingerprint"]}
-
-
-def score(results: dict[str, dict[str, Any]]) -> tuple[int, int]:
-    """Return how many faults are seen, and how many could be; a fault that was not tried is not seen."""
-    possible = [fault for fault in FAULTS if not fault.equivalent]
-    return sum(results.get(fault.name, {}).get("verdict") in SEEN for fault in possible), len(possible)
-
-
-def problems(results: dict[str, dict[str, Any]]) -> list[str]:
-    """Return what is wrong with written results: faults not tried, a score too low, an equivalent that is seen."""
-    found = [f"{fault.name} was not tried as it is now" for fault in FAULTS if fault.name not in results]
-    killed, possible = score(results)
-    if killed < LEAST_KILLED * possible:
-        found.append(f"{killed} of {possible} faults are seen, which is less than {LEAST_KILLED:.0%}")
-    for fault in FAULTS:
-        if fault.equivalent and results.get(fault.name, {}).get("verdict") in SEEN:
-            found.append(f"{fault.name} is said to be equivalent, but {results[fault.name]['by'] or 'a test'} sees it")
-    return found
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def rooms(results: dict[str, dict[str, Any]]) -> list[str]:
-    """Return a row of a table for each room: its faults, how many are seen, survive, are equivalent."""
-    rows = []
-    for room in dict.fromkeys(fault.room for fault in FAULTS):
-        of_room = [fault for fault in FAULTS if fault.room == room]
-        possible = [fault for fault in of_room if not fault.equivalent]
-        seen = sum(results.get(fault.name, {}).get("verdict") in SEEN for fault in possible)
-        left = len(possible) - seen
-        rows.append(f"| {room} | {len(of_room)} | {seen} | {left} | {len(of_room) - len(possible)} |")
-    return rows
-
-
-def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return the results as a page."""
-    killed, possible = score(results)
-    lines = [
-        "# Source mutants",
-        "",
-        "Written by `tests/mutants/mutate.py`; see there, and docs/assurance.md.",
-        "",
-        f"{len(FAULTS)} faults: {killed} of the {possible} that a test could tell are seen.",
-        "",
-        "| room | faults | seen | survivors | equivalent |",
-        "|---|---|---|---|---|",
-    ]
-    lines += rooms(results)
-    lines += ["", "| fault | where | what is wrong then | verdict | seen by |", "|---|---|---|---|---|"]
-    for fault in FAULTS:
-        row = results.get(fault.name, {})
-        why = fault.why + (f" *Equivalent: {fault.equivalent}*" if fault.equivalent else "")
-        by = row.get("by", "").rpartition("/")[2]
-        lines.append(
-            f"| {fault.name} | {fault.file} | {_cell(why)} | {row.get('verdict', 'not tried')} | {_cell(by)} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def write(results: dict[str, dict[str, Any]]) -> None:
-    """Write results and their table."""
-    killed, possible = score(results)
-    ordered = {fault.name: results[fault.name] for fault in FAULTS if fault.name in results}
-    whole = {"faults_in_all": len(FAULTS), "possible": possible, "seen": killed, "faults": ordered}
-    RESULTS.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
-    TABLE.write_text(table(results), "utf-8")
 
 
 def main() -> int:
@@ -308,18 +288,24 @@ def main() -> int:
                 if fault.name not in results or (not fault.equivalent and results[fault.name]["verdict"] == SURVIVED)
             ]
         os.nice(19)
+        # Compiling the kernel anew for each fault would take a minute; interpreted it gives the same ledgers.
+        os.environ["NUMBA_DISABLE_JIT"] = "1"
+        FORKS.set_forkserver_preload(list(LIBRARIES))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop_tests)
         runner = Runner(chosen, asked.jobs, asked.timeout, time.monotonic() + 60.0 * asked.minutes)
         runner.run()
+        print(f"{len(runner.results)} faults tried, {runner.seconds:.0f} s of the processor")
         results |= runner.results
         if runner.wrong:
             print("\n".join(runner.wrong), file=sys.stderr)
             return 2
     killed, possible = score(results)
     print(f"{killed} of {possible} faults seen ({killed / possible:.1%}); {len(FAULTS) - possible} equivalent")
-    found = problems(results)
+    found = problems(results, PAGE.read_text("utf-8"))
     print("\n".join(found[:20]))
+    if not found and not asked.check:
+        write_page(results)
     return 1 if found else 0
 
 

@@ -103,9 +103,9 @@ def test_runs_are_as_long_as_they_can_be(drawn: list[tuple[list[int], int]], tra
             assert int(following.first) != int(one.first) + int(one.count) * stride
 
 
-def test_one_hash_id_behind_many_prefixes_is_many_blocks() -> None:
-    # So many that places of the table are shared.
-    drawn = [([number, 7], 0) for number in range(100, 1100)]
+def test_one_hash_id_behind_prefixes_that_share_a_place_of_the_table_is_many_blocks() -> None:
+    """Prefixes of all lengths: those of one length alone would fall into places that never meet."""
+    drawn = [([*range(100 * number, 100 * number + number * number % 61 + 1), 7], 0) for number in range(1, 700)]
     graph, _ = graph_of(drawn, 1)
-    behind = [keys[1] for keys in keys_of(graph, 1)]
+    behind = [keys[-1] for keys in keys_of(graph, 1)]
     assert len(set(behind)) == len(drawn)

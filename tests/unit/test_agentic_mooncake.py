@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from playproof_lowering import LoweringOptions, load_graph, write_v2
+from playproof_spec.certificate import prove
 from playproof_spec.digest import graph_digest
-from playproof_spec.findings import Severity
+from playproof_spec.findings import InvalidInput, Severity
 from playproof_spec.graph import Carried, Graph
 from playproof_spec.sketch import sketch
 
@@ -94,7 +95,7 @@ def test_hash_ids_are_local_to_their_file(tmp_path: Path) -> None:
 
 
 def test_ordinals_of_several_files_are_chained(tmp_path: Path) -> None:
-    for name in "ba":
+    for name in "cba":
         rows = [row(f"{name}{n}", play_id=f"{name}{n}", source_play_ordinal=1 - n) for n in range(2)]
         written(tmp_path / f"{name}.jsonl", header(), *rows)
     lowered = load_graph([tmp_path])
@@ -104,6 +105,8 @@ def test_ordinals_of_several_files_are_chained(tmp_path: Path) -> None:
         ("a0", 1),
         ("b1", 2),
         ("b0", 3),
+        ("c1", 4),
+        ("c0", 5),
     ]
     notes = {item.code for item in lowered.findings.items if item.severity is Severity.NOTE}
     assert notes == {"format-chosen", "ordinals-chained"}
@@ -191,3 +194,24 @@ def test_digests_of_the_peer(reference_dir: Path) -> None:
 def test_unknown_format_name_is_the_callers_mistake() -> None:
     with pytest.raises(ValueError, match="no such format"):
         load_graph([], format="wekka")
+
+
+def test_the_row_behind_one_that_is_refused_keeps_its_own_hash_ids(tmp_path: Path) -> None:
+    bad = row("b", hash_ids=[3, 4], input_tokens=21)  # not what its input_length says
+    rows = [row("a", hash_ids=[1, 2]), bad, row("c", hash_ids=[5, 6])]
+    result = load_graph([written(tmp_path / "x.jsonl", header(), *rows)], options=LoweringOptions(skip_bad=True))
+    assert result.graph is not None
+    assert result.graph.request_ids == ("a", "c")
+    assert [result.graph.hash_ids(node).tolist() for node in range(2)] == [[1, 2], [5, 6]]
+
+
+def test_of_two_requests_with_one_id_the_first_is_the_one_that_others_wait_for(tmp_path: Path) -> None:
+    # The second is the defect: what waits for `a` is not told to cross plays.
+    waits = [{"request_id": "a", "relation": "sequence", "trigger": "completion", "delay_ms": 0.0}]
+    rows = [row("a"), row("b", dependencies=waits), row("a", play_id="q")]
+    lowered = load_graph([written(tmp_path / "x.jsonl", header(), *rows)])
+    assert lowered.graph is not None
+    with pytest.raises(InvalidInput) as refused:
+        prove(lowered.graph, lowered.findings)
+    told = [(item.code, item.where.line) for item in refused.value.findings.items if item.severity is Severity.ERROR]
+    assert told == [("id-duplicate", 4)]

@@ -202,3 +202,13 @@ def test_subagents_within_subagents_have_an_end(tmp_path: Path) -> None:
 
 def test_trajectories_without_a_call_are_no_corpus(tmp_path: Path) -> None:
     assert errors(lowered(tmp_path, {"t.json": trajectory(user(1))})) == [("corpus-without-calls", "")]
+
+
+def test_when_a_call_behind_tools_began_is_not_made_up(tmp_path: Path) -> None:
+    tools: dict[str, Any] = {"observation": {"results": [{"content": "x"}]}}
+    result = lowered(tmp_path, {"t.json": trajectory(user(0), agent(2, **tools), agent(7), user(8), agent(11))})
+    # The first and the last call begin with their message; no step tells when the tools of the first had returned.
+    graph = graph_of(result)
+    assert [graph.node(node).recorded_api_time_ms for node in range(3)] == [2000.0, None, 3000.0]
+    untold = told(result, "times-missing")
+    assert (untold.found, untold.where.field) == ("1", "steps[2].observation")

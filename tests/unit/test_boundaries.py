@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from lowered import edges, graph_of
 from playproof_lowering import Lowered, LoweringOptions, load_graph
+from playproof_lowering.chains import MAX_RUNS, BlockIds, PrefixChain
 from playproof_lowering.streams import Call, Prompts, split_streams
 from playproof_lowering.weka import _milliseconds
 from playproof_spec.graph import Graph, Relation
@@ -98,6 +99,20 @@ def test_a_childs_last_request_may_end_one_step_behind_its_duration(
         assert joined(graph_of(result)) == ["play:outer:2"]
 
 
+def test_a_join_never_goes_back_past_its_marker(tmp_path: Path) -> None:
+    """Entries need not stand in the order of their times: the request at 20 s stands before the second marker."""
+    first = agent(1.0, call(0.0, 50), duration_ms=1000)
+    second = agent(4.0, call(0.0, 60), duration_ms=4000) | {"agent_id": "b"}
+    requests = [call(0, 1), first, call(20, 1, 3, 2), call(3, 1, 3), second, call(30, 1, 3, 2, 4)]
+    graph = weka(tmp_path, "spawn", *requests)
+    assert [edge for edge in edges(graph, "play:outer:2") if "join" in edge] == [
+        "play:outer:1:inner:0 —join/completion +18000 ms"
+    ]
+    assert [edge for edge in edges(graph, "play:outer:5") if "join" in edge] == [
+        "play:outer:4:inner:0 —join/completion +25000 ms"
+    ]
+
+
 # Joins of sessions ---------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +178,63 @@ def test_a_child_that_begins_at_its_parents_end_was_spawned_by_the_completion(tm
         assert f"spawn/{trigger}" in edge
 
 
+def test_a_codex_call_never_waits_for_a_thread_that_it_spawns_itself(tmp_path: Path) -> None:
+    """The result stands before the spawn, and the thread's clock is behind its parent's."""
+    parent = Rollout().event(0.8, "collab_waiting_end", call_id="f0", statuses={CHILD: {"completed": "x"}})
+    parent.user(1).tool(2, "spawn_agent", "f1")
+    parent.event(2.1, "collab_agent_spawn_end", call_id="f1", new_thread_id=CHILD).output(2.2, "f1").tokens(3, 40)
+    parent.user(4).tokens(5, 60)
+    child = Rollout(CHILD, parent_thread_id=ROOT).user(0.2).tokens(0.5, 24)
+    graph = graph_of(lowered_rollouts(tmp_path, root=parent, child=child))
+    (spawned,) = edges(graph, f"{ROOT}:{CHILD}:0")
+    assert spawned.startswith(f"{ROOT}:{ROOT}:0 —spawn/")
+    assert [edges(graph, f"{ROOT}:{ROOT}:{number}") for number in range(2)] == [
+        [],
+        [f"{ROOT}:{ROOT}:0 —sequence/completion +1000 ms"],
+    ]
+
+
+DONE = {"status": "completed", "agentId": "x"}
+
+
+def test_a_blocking_agent_answers_once(tmp_path: Path) -> None:
+    """Its result stands in the file twice, and the agent went on in between: nothing waits for that."""
+    main, own = Recorder(), Recorder(agent="x")
+    rows = [main.user(1), main.call(2, "c1", 40, "t1"), main.result(6, "t1", DONE), main.call(8, "c2", 60)]
+    rows += [main.result(10, "t1", DONE), main.call(12, "c3", 80)]
+    calls = [own.user(3), own.call(5, "a1", 24), own.user(9), own.call(9.5, "a2", 40)]
+    graph = graph_of(lowered_sessions(tmp_path, {"s.jsonl": rows, "s/subagents/agent-x.jsonl": calls}))
+    assert [edge for name in graph.request_ids for edge in edges(graph, name) if "join" in edge] == [
+        "s:agent:x:0 —join/completion +1000 ms"
+    ]
+
+
+def test_a_result_before_the_call_that_asked_for_it_answers_nothing(tmp_path: Path) -> None:
+    """Else that call would wait for the agent that it spawns itself."""
+    main, own = Recorder(), Recorder(agent="x")
+    rows = [main.user(1), main.call(2, "c0", 40, "t0"), main.result(3, "t1", DONE), main.call(4, "c1", 60, "t1")]
+    rows += [main.user(8), main.call(9, "c2", 60)]
+    files = {"s.jsonl": rows, "s/subagents/agent-x.jsonl": [own.user(5), own.call(6, "a1", 24)]}
+    graph = graph_of(lowered_sessions(tmp_path, files))
+    assert edges(graph, "s:agent:x:0") == ["s:main:1 —spawn/completion +1000 ms"]
+    assert edges(graph, "s:main:1") == ["s:main:0 —sequence/completion +1000 ms"]
+
+
+@pytest.mark.parametrize(("begins_at", "second_run"), [(9.999, False), (10.0, True), (10.001, True)])
+def test_an_agent_that_is_called_again_runs_again_from_its_last_result_on(
+    tmp_path: Path, begins_at: float, second_run: bool
+) -> None:
+    main, own = Recorder(), Recorder(agent="x")
+    rows = [main.user(1), main.call(2, "c1", 40, "t1"), main.result(10, "t1", DONE), main.call(10, "c2", 60, "t2")]
+    rows += [main.result(14, "t2", DONE), main.call(16, "c3", 80)]
+    calls = [own.user(3), own.call(5, "a1", 24), own.user(begins_at), own.call(12, "a2", 40)]
+    graph = graph_of(lowered_sessions(tmp_path, {"s.jsonl": rows, "s/subagents/agent-x.jsonl": calls}))
+    spawned = [edge for edge in edges(graph, "s:agent:x:1") if "spawn" in edge]
+    assert spawned == ([f"s:main:1 —spawn/completion +{1000 * begins_at - 10_000:g} ms"] if second_run else [])
+    joined_by = [name for name in graph.request_ids if any("x:1 —join" in edge for edge in edges(graph, name))]
+    assert joined_by == ["s:main:2" if second_run else "s:main:1"]
+
+
 # Ties between streams ------------------------------------------------------------------------------------------------
 
 
@@ -202,6 +274,16 @@ def test_of_two_waits_that_started_at_once_the_first_in_the_file_is_earlier() ->
     assert streams((2.0, 3.0, [1, 2]), (0.0, 1.0, [1]), (2.0, 3.0, [1, 3])) == [[1, 0], [2]]
 
 
+def test_of_two_continuations_that_share_as_much_the_earlier_one_goes_on() -> None:
+    # The context of 0 is rewritten behind its first two ids; 1 and 2 both begin with these, side by side.
+    begin = (0.0, 1.0, [1, 2, 3])
+    assert streams(begin, (2.0, 6.0, [1, 2, 4]), (3.0, 4.0, [1, 2, 5])) == [[0, 1], [2]]
+    assert streams(begin, (3.0, 6.0, [1, 2, 4]), (2.0, 7.0, [1, 2, 5])) == [[0, 2], [1]]
+    # One that shares more goes first, though it comes later; when both have ended, one follows the other.
+    assert streams(begin, (2.0, 6.0, [1, 4]), (3.0, 4.0, [1, 2, 5])) == [[0, 2], [1]]
+    assert streams(begin, (2.0, 2.5, [1, 2, 4]), (3.0, 4.0, [1, 2, 5])) == [[0, 1, 2]]
+
+
 # Rounding ------------------------------------------------------------------------------------------------------------
 
 
@@ -239,3 +321,31 @@ def test_a_message_is_divided_without_losing_a_nanosecond(tmp_path: Path) -> Non
     graph = graph_of(result)
     assert graph.recorded_api_time_ms.tolist() == [0.333333, 0.333333, 0.333334]
     assert graph.not_before_ms.tolist() == [0.0, 0.333333, 0.666666]
+
+
+# Prompts without hash ids --------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_has_256_pieces_before_it_begins_anew() -> None:
+    ids = BlockIds()
+    chain = PrefixChain(ids, 16)
+    pieces = []
+    kept = 1
+    while not ids.cut:
+        # It grows by two blocks, and goes back by one of them, so that each time one piece is left.
+        for blocks in (kept + 2, kept + 1):
+            ids.take(1)
+            pieces.append(len(chain.extend(16 * blocks, 16 * blocks)))
+        kept += 1
+    assert (max(pieces), MAX_RUNS) == (256, 256)
+    before = pieces[: pieces.index(256) + 1]
+    assert before == sorted(before)
+    assert pieces[len(before)] == 1
+
+
+@pytest.mark.parametrize(("tokens", "kept"), [(39, 1), (40, 2), (41, 2)])
+def test_a_prompt_as_long_as_the_one_before_it_begins_with_all_of_it(tokens: int, kept: int) -> None:
+    """One that is shorter shares what the cache found: here 16 tokens."""
+    chain = PrefixChain(BlockIds(), 16)
+    assert chain.extend(40, 0) == [(0, 2)]
+    assert chain.extend(tokens, 16)[0] == (0, kept)

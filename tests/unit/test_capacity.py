@@ -81,6 +81,9 @@ def test_lanes_add_up_and_profiles_repeat_the_heaviest_play() -> None:
     assert least(pp.Load(lanes=2)) == 3 + 4
     assert least(pp.Load(lanes=9)) == 1 + 2 + 3 + 4
     assert least(pp.Load(lanes=2, snapshot_seed=1)) == 3 + 4
+    # As many lanes as plays run each once; one more lane, and one of them runs in two.
+    assert least(pp.Load(lanes=4, snapshot_seed=1)) == 1 + 2 + 3 + 4
+    assert least(pp.Load(lanes=5, snapshot_seed=1)) == 5 * 4
     assert least(pp.Load(lanes=9, snapshot_seed=1)) == 9 * 4
     assert least(pp.Load(lanes=2, snapshot_seed=1, profile=pp.Profile())) == 2 * 4
     # One seat: no more than the heaviest request holds blocks.
@@ -101,6 +104,29 @@ def test_sglang_wants_room_for_the_output_that_it_keeps_free() -> None:
     for blocks, state in ((100, NodeState.FAILED), (101, NodeState.COMPLETED)):
         ledger = simulate(prove(graph), msgspec.structs.replace(sglang, blocks=blocks).to_spec(), pp.Load().to_spec())
         assert ledger.node_state.tolist() == [state]
+
+
+@pytest.mark.parametrize(("output", "blocks"), [(0, 1), (1, 1), (2, 2), (17, 2), (18, 3)])
+def test_a_request_weighs_all_of_its_tokens_but_the_last(output: int, blocks: int) -> None:
+    # The prompt fills its block; the last token is told and not kept.
+    row = {"request_id": "r", "input_length": 16, "hash_ids": [1], "output_length": output}
+    proven = prove(sketch([row], block_size=16))
+    for pool in range(1, 4):
+        deployment = pp.Deployment(blocks=pool, block_size=16)
+        assert verdicts(proven.graph, deployment)[0] == ("proven" if pool >= blocks else "failed")
+        ledger = simulate(proven, deployment.to_spec(), pp.Load().to_spec())
+        assert ledger.node_state.tolist() == [NodeState.COMPLETED if pool >= blocks else NodeState.FAILED]
+
+
+@pytest.mark.parametrize(("prefill", "decode", "fits"), [(1, 3, True), (1, 2, False), (3, 2, False)])
+def test_a_prefill_worker_holds_the_prompt_alone(prefill: int, decode: int, fits: bool) -> None:
+    row = {"request_id": "r", "input_length": 16, "hash_ids": [1], "output_length": 20}
+    proven = prove(sketch([row], block_size=16))
+    roles = pp.PrefillRole(blocks=prefill, block_size=16), pp.DecodeRole(blocks=decode, block_size=16)
+    deployment = pp.Disaggregated(prefill=roles[0], decode=roles[1])
+    assert verdicts(proven.graph, deployment)[0] == ("proven" if fits else "failed")
+    ledger = simulate(proven, deployment.to_spec(), pp.Load().to_spec())
+    assert ledger.node_state.tolist() == [NodeState.COMPLETED if fits else NodeState.FAILED]
 
 
 def test_nothing_is_claimed_beside_a_shared_host_pool() -> None:

@@ -9,6 +9,7 @@ import pytest
 from playproof_kernel import UnfitLoad, loop, simulate, simulate_controlled
 from playproof_kernel.simulate import with_room
 from playproof_spec.certificate import ProvenGraph, prove
+from playproof_spec.clock import PREPARED_PLAYS, PassCost, RoleWork, clock_finding
 from playproof_spec.deployment import (
     DecodeSpec,
     DeploymentSpec,
@@ -108,3 +109,25 @@ def test_the_cast_to_nanoseconds_is_checked(ms: float) -> None:
     with pytest.raises(OverflowError, match="fit the clock"):
         ms_to_ns(np.array([0.0, ms]))
     assert ms_to_ns(np.array([HORIZON_MS, -1.5])).tolist() == [HORIZON_NS, -1_500_000]
+
+
+def test_each_lane_of_a_snapshot_prepares_plays_of_its_own() -> None:
+    # One pass for the prompt's 16 tokens, one for the request, one for its token.
+    work = RoleWork(prompts=True, outputs=True, budget=16, cost=PassCost(HORIZON_MS / (3 * PREPARED_PLAYS * 4)))
+    graph = prove(sketch([{"request_id": "r"}])).graph
+    for lanes, is_cut, fits in ((3, True, True), (4, True, False), (5, True, False), (5, False, True)):
+        told = clock_finding(graph, [work], speedup=1.0, lanes=lanes, is_cut=is_cut)
+        assert (told is None) is fits
+
+
+def test_a_prompt_in_small_steps_takes_a_pass_for_each() -> None:
+    # A pass takes a tenth of the clock. The prompt of 16 tokens is one, or 16; there is one more for its token.
+    timing = Timing(TimingKind.FIXED, HORIZON_NS // 20, HORIZON_NS // 20)
+    proven = prove(sketch([{"request_id": "r"}]))
+    for tokens, fits in ((0, True), (16, True), (1, False)):
+        deployment = DeploymentSpec(1, WorkerSpec(64, 4, timing=timing, long_prefill_tokens=tokens), 100)
+        if fits:
+            assert simulate(proven, deployment, LoadSpec()).output_length.tolist() == [1]
+        else:
+            with pytest.raises(UnfitLoad, match="clock-horizon"):
+                simulate(proven, deployment, LoadSpec())

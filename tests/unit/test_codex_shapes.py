@@ -410,7 +410,8 @@ def usage(tokens: int, output: int = 5, cached: int = 0) -> dict[str, int]:
     return counts | {"reasoning_output_tokens": 0, "total_tokens": tokens + output}
 
 
-TURNS = [[96, 112, 128], [100], [40, 56]]
+# The last turn begins with more than all of the one before it: its counter has begun anew, and has not fallen.
+TURNS = [[96, 112, 128], [100], [240, 56]]
 
 
 def recorded(forms: set[str], counts: bool, again: bool = False, order: str = "record first") -> Rollout:

@@ -1004,3 +1004,11 @@ def test_what_is_left_out_and_followed() -> None:
     for wrong in ("traffic.source.skip_bad=1", "traffic.source.exclude=a", "traffic.source.follow_links=maybe"):
         with pytest.raises(InvalidDeployment):
             parse_configuration(DEFAULT_CONFIGURATION, overrides=[wrong])
+
+
+def test_a_block_in_host_memory_weighs_what_its_tokens_do() -> None:
+    host = HostOffload(num_host_blocks=8, bytes_per_token=1000)
+    for size in (16, 64):
+        spec = Deployment(blocks=64, block_size=size, host_offload=host).to_spec().worker.host
+        assert spec is not None
+        assert spec.block_bytes == 1000 * size

@@ -85,9 +85,9 @@ def awkward_graph() -> Graph:
     return sketch(
         [
             {"request_id": "é\n", "play_id": 'p"', "not_before_ms": 7.25, "hash_ids": [2**64 - 2, 2**64 - 1, 0, 9]},
-            {"request_id": "a", "play_id": 'p"', "not_before_ms": 3.0, "recorded_api_time_ms": 0.0, "hash_ids": []},
+            {"request_id": "a", "play_id": 'p"', "not_before_ms": 3.25, "recorded_api_time_ms": 0.0, "hash_ids": []},
             {"request_id": "\U0001f600", "play_id": 'p"', "model": "\\", "not_before_ms": 1e16, "dependencies": edges},
-            {"request_id": "t", "play_id": 'p"', "not_before_ms": 3.5, "output_length": 0, "output_token_ids": []},
+            {"request_id": "t", "play_id": 'p"', "not_before_ms": 3.0, "output_length": 0, "output_token_ids": []},
             {"request_id": "u", "play_id": 'p"', "not_before_ms": 4.0, "output_token_ids": [5], "priority": -3},
             {"request_id": "v", "play_id": 'p"', "not_before_ms": 4.0, "strict_priority": 2, "policy_class": "x\u0001"},
         ],

@@ -617,3 +617,12 @@ def test_the_other_public_traces(data_dir: Path) -> None:
     assert (len(ordinary.plays), ordinary.facts["input_kind"]) == (3, "ordinary")
     example = load_graph([data_dir / "dynamo" / "doc_example.jsonl"])
     assert [item.code for item in example.findings.items if item.severity is Severity.ERROR] == ["parent-unknown"]
+
+
+@pytest.mark.parametrize(("starts_at", "joined"), [(2699, "r3"), (2700, "r2"), (2701, "r2")])
+def test_a_request_joins_a_session_from_the_instant_at_which_that_ends(
+    tmp_path: Path, starts_at: float, joined: str
+) -> None:
+    rows = [*ROWS[:3], request("r2", starts_at, 1000, 7, 8, 11), request("r3", 5000, 1000, 7, 8, 11, 12)]
+    graph = graph_of(lowered(tmp_path, rows))
+    assert [name for name in ("r2", "r3") if any("k2 —join" in edge for edge in edges(graph, name))] == [joined]

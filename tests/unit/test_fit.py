@@ -211,3 +211,30 @@ def test_a_corpus_of_billions_of_tokens_stays_within_the_clock(timing: pp.FixedT
         {"request_id": f"r{i}", "input_length": 2_000_000, "hash_ids": [], "output_length": 5000} for i in range(4000)
     ]
     assert fit(sketch(rows), pp.Deployment(timing=timing, blocks=2**16), pp.Load()).errors == 0
+
+
+@pytest.mark.parametrize(("tokens", "told"), [(159, []), (160, []), (161, ["161 tokens"])])
+def test_the_last_block_of_a_prompt_counts_though_it_is_not_full(tokens: int, told: list[str]) -> None:
+    # The one token of output needs no room; what is told is that the prompt itself has none.
+    graph = sketch([{"request_id": "r", "input_length": tokens, "output_length": 1}])
+    items = fit(graph, pp.Deployment(blocks=10, block_size=16), pp.Load()).items
+    assert [item.found for item in items] == told
+    assert all("rejects the request" in item.message for item in items)
+
+
+@pytest.mark.parametrize(("chunk", "prefill", "fits"), [(8192, 16_384, True), (8192, 1, False), (65, 16_384, False)])
+def test_the_smaller_of_sglangs_budgets_says_how_many_passes_a_prompt_takes(
+    chunk: int, prefill: int, fits: bool
+) -> None:
+    # A pass takes an hour. A token a pass would be three million hours, and the clock ends before 2.6 million.
+    graph = sketch([{"request_id": "r", "input_length": 3_000_000, "hash_ids": []}])
+    deployment = pp.Deployment(
+        backend="sglang",
+        blocks=2**16,
+        block_size=64,
+        chunked_prefill_size=chunk,
+        max_prefill_tokens=prefill,
+        timing=pp.FixedTiming(prefill_ms=3.6e6, decode_ms=0.0),
+    )
+    told = {item.code for item in fit(graph, deployment, pp.Load()).items}
+    assert ("clock-horizon" not in told) is fits

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from playproof_kernel import transitions
 from playproof_kernel.guards import PREDICATES
 from playproof_spec.catalogue import CATALOGUE, SECTIONS
 from playproof_spec.diagrams import findings_page, mermaid, spec_readme, table_text
@@ -138,3 +139,18 @@ def test_findings_page_has_every_code_once_and_whole() -> None:
         assert kind.hint.endswith(".")
         assert kind.hint in page
         assert kind.example in page
+
+
+@each_machine
+def test_the_kernel_carries_out_no_illegal_transition(machine: Machine) -> None:
+    array = machine.as_array()
+    for state in machine.states:
+        for event in machine.events:
+            states = np.array([0, state, 0], np.int8)
+            if array[state, event] < 0:
+                with pytest.raises(transitions.IllegalTransition):
+                    transitions.advance(array, states, 1, event)
+                assert states.tolist() == [0, state, 0]
+            else:
+                transitions.advance(array, states, 1, event)
+                assert states.tolist() == [0, array[state, event], 0]

@@ -1,12 +1,18 @@
-"""The list of source mutants still means the sources as they are. Trying them is `make mutants`."""
+"""The list of source mutants still means the sources as they are, and its results are whole and good enough.
+
+Trying them is `make mutants`.
+"""
 
 from __future__ import annotations
 
 import ast
+import copy
 import functools
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from mutant_scores import PAGE, SEEN, page_with, problems, read_results, score, written_score
 from source_faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,3 +49,41 @@ def test_a_fault_means_one_place_of_the_sources(fault: Fault) -> None:
     assert files
     for test in files:
         assert (ROOT / test.partition("::")[0]).is_file()
+
+
+def test_every_fault_was_tried_and_enough_are_seen() -> None:
+    assert problems(read_results(), PAGE.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_what_an_earlier_review_found_unseen_is_seen(name: str) -> None:
+    assert read_results()[name]["verdict"] in SEEN
+
+
+def test_the_page_says_what_the_results_say() -> None:
+    page = PAGE.read_text("utf-8")
+    assert page == page_with(read_results(), page)
+    assert written_score(page) == Fraction(*score(read_results()))
+
+
+def test_a_lower_score_or_a_fault_not_tried_is_told() -> None:
+    page, results = PAGE.read_text("utf-8"), read_results()
+    seen = [fault for fault in FAULTS if results[fault.name]["verdict"] in SEEN]
+    one_less = copy.deepcopy(results)
+    one_less[seen[0].name]["verdict"] = "survived"
+    (told,) = problems(one_less, page)
+    assert "docs/assurance.md says" in told
+    # Where the page says nothing, 95 % will do, and less will not.
+    unsaid = page.replace("that a test could tell are seen", "")
+    assert problems(one_less, unsaid) == []
+    for fault in seen[: len(FAULTS) // 10]:
+        one_less[fault.name]["verdict"] = "survived"
+    (told,) = problems(one_less, unsaid)
+    assert "less than 95%" in told
+    del one_less[seen[0].name]
+    assert f"{seen[0].name} was not tried as it is now" in problems(one_less, unsaid)
+    equivalent = next(fault for fault in FAULTS if fault.equivalent)
+    one_less = copy.deepcopy(results)
+    one_less[equivalent.name]["verdict"] = "killed"
+    (told,) = problems(one_less, page)
+    assert told.startswith(f"{equivalent.name} is said to be equivalent")

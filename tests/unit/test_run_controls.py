@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -401,3 +402,31 @@ def test_the_finite_door_refuses_run_controls(proven: ProvenGraph) -> None:
         simulate(proven, DEPLOYMENT.to_spec(), PROFILED.to_spec())
     with pytest.raises(ValueError, match="snapshot seed"):
         simulate_controlled(proven, DEPLOYMENT.to_spec(), pp.Load(lanes=1).to_spec())
+
+
+def test_of_a_prompt_of_the_preparation_whole_blocks_are_expected_in_the_cache() -> None:
+    row = {"request_id": "a", "input_length": 10, "hash_ids": [1, 2, 3]}
+    load = pp.Load(lanes=1, snapshot_seed=1, warmup=True)
+    report = pp.replay(prove(sketch([row], block_size=4)), pp.Deployment(blocks=64, block_size=4), load)
+    warmups = report.to_dict()["agentic_phases"]["requests"]
+    assert len(warmups) == 10
+    assert {(each["input_length"], each["expected_full_block_tokens"]) for each in warmups} == {(10, 8)}
+
+
+def test_throughput_of_a_profile_is_over_the_time_from_its_first_request_to_its_last_response() -> None:
+    """A request a second: each lane begins between two of them, and the wait for the first is nobody's."""
+    rows: list[dict[str, Any]] = [
+        {"request_id": name, "not_before_ms": 1000.0 * number, "recorded_api_time_ms": 10.0}
+        for number, name in enumerate("abc")
+    ]
+    for before, row in itertools.pairwise(rows):
+        row["dependencies"] = [{"request_id": before["request_id"], "delay_ms": 990.0}]
+    load = pp.Load(lanes=1, snapshot_seed=0, profile=pp.Profile(duration_seconds=5.0, response_grace_seconds=0.0))
+    told = pp.replay(prove(sketch(rows)), pp.Deployment(timing=pp.FixedTiming(prefill_ms=10, decode_ms=1)), load)
+    profile = told.to_dict()["agentic_profile"]
+    first, last = profile["first_request_ms"], profile["last_successful_response_ms"]
+    assert (profile["successful_responses"], first > 100.0) == (7, True)
+    # Plays follow one another at once: of seven requests of 10 ms each, four wait 990 ms for the one before them.
+    assert last - first == pytest.approx(4030.0)
+    assert told.to_dict()["duration_ms"] == profile["observation_duration_ms"] == pytest.approx(4030.0)
+    assert told.to_dict()["request_throughput_rps"] == pytest.approx(7 / 4.03)

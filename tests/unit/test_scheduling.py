@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ledgers import columns
 from playproof_kernel import simulate
 from playproof_spec.certificate import prove
 from playproof_spec.deployment import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec
@@ -99,3 +100,58 @@ def test_a_lane_waits_for_all_that_its_failed_play_has_in_flight() -> None:
     lines = replayed(rows, lanes=1, blocks=100, context_length=40)
     assert {name: line["dispatched_at_ms"] for name, line in lines.items()} == {"bad": 0.0, "long": 0.0, "next": 12.0}
     assert lines["long"]["terminal_status"] == "completed"
+
+
+def test_a_prompt_computed_again_in_two_passes_has_its_next_token_after_the_second() -> None:
+    # Five blocks and no cache. `b` is preempted at 14 with five tokens, and starts again when `a` ends at 16: it has 9
+    # tokens to compute, and a pass takes eight. Its sixth token comes with the ninth of these, not with the eighth.
+    rows = [{"request_id": name, "input_length": 4, "output_length": n} for name, n in (("a", 7), ("b", 7))]
+    lines = replayed(rows, blocks=5, prefix_caching=False, max_batched_tokens=8)
+    assert [each["at_ms"] for each in lines["b"]["admission_history"]] == [0.0, 16.0]
+    assert lines["a"]["terminal_time_ms"] == 16.0
+    assert lines["b"]["terminal_time_ms"] == 28.0
+
+
+def test_a_prompt_handed_over_late_goes_before_those_that_arrived_after_it() -> None:
+    # Beside `a` the decode worker has one seat. `b`, `c` and `d` ask for memory in this order and have it in three
+    # neighbouring passes, but moving `b` takes 12 ms, `c` 6 and `d` one: `d` has the seat before the others are there.
+    # `c` is there before `b`, and behind it when the seat is free again.
+    rows = [
+        {"request_id": name, "play_id": name, "input_length": tokens, "output_length": output, "not_before_ms": at}
+        for name, tokens, output, at in (("a", 4, 100, 0.0), ("b", 12, 5, 15.0), ("c", 6, 5, 15.0), ("d", 1, 20, 15.0))
+    ]
+    pair = pp.Disaggregated(
+        prefill=pp.PrefillRole(workers=4, blocks=64, block_size=4, timing=TIMING),
+        decode=pp.DecodeRole(blocks=64, block_size=4, max_sequences=2, timing=TIMING),
+        transfer=pp.Transfer(bytes_per_token=10**6, bandwidth_gb_per_second=1),
+    )
+    report = pp.replay(prove(sketch(rows, block_size=4)), pair)
+    lines = {line["request_id"]: line for line in report.request_dicts()}
+    there = {name: line["destination_activated_ms"] for name, line in lines.items()}
+    ends = {name: line["terminal_time_ms"] for name, line in lines.items()}
+    assert there["d"] < there["c"] < there["b"] < ends["d"] < ends["a"]
+    assert ends["d"] < ends["b"] < ends["c"] < ends["a"]
+
+
+def test_the_second_token_of_a_macro_step_comes_with_the_second_of_its_passes() -> None:
+    """A decode worker gives the first token of a prompt in a macro-step; by the polynomial no pass is like another."""
+    roles: dict[str, Any] = {"blocks": 640, "block_size": 4, "timing": pp.PolynomialTiming()}
+    pair = pp.Disaggregated(prefill=pp.PrefillRole(**roles), decode=pp.DecodeRole(**roles))
+    proven = prove(sketch([{"request_id": "a", "input_length": 400, "output_length": 9}], block_size=4))
+    many, single = (simulate(proven, pair.to_spec(), LoadSpec(macro_steps=macro)) for macro in (True, False))
+    gaps = [int(ledger.second_token_ns[0] - ledger.first_token_ns[0]) for ledger in (many, single)]
+    assert gaps[0] == gaps[1] > 0
+    assert int(many.last_token_ns[0]) == int(single.last_token_ns[0])
+
+
+def test_gaps_within_a_macro_step_are_those_of_its_passes() -> None:
+    # Two requests side by side, the second from the middle of the first on: nine and four gaps.
+    rows = [
+        {"request_id": "a", "input_length": 4, "output_length": 10},
+        {"request_id": "b", "input_length": 4, "output_length": 5, "not_before_ms": 12.0},
+    ]
+    spec = pp.Deployment(blocks=64, block_size=4, timing=TIMING).to_spec()
+    proven = prove(sketch(rows, block_size=4))
+    many, single = (simulate(proven, spec, LoadSpec(macro_steps=macro)) for macro in (True, False))
+    assert columns(many) == columns(single)
+    assert int(many.gap_count.sum()) == 9 + 4

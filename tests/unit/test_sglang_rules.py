@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 from ledgers import columns
-from playproof_kernel import sglang_rules, simulate
+from playproof_kernel import sglang, sglang_rules, simulate
 from playproof_kernel.arrays import Config
 from playproof_kernel.records import records
 from playproof_kernel.sglang_rules import RULE_SETS, RuleSet
+from playproof_native.modes import Mode
+from playproof_native.modes import running as running_in
+from playproof_spec.certificate import prove
 from playproof_spec.deployment import Rules
+from playproof_spec.sketch import sketch
 
 import playproof as pp
 from playproof.deployment import RULES, InvalidDeployment
@@ -94,3 +98,34 @@ def test_both_roles_follow_one_set() -> None:
     spec = pp.Disaggregated(backend="sglang", prefill=prefill, decode=decode).to_spec()
     assert spec.decode is not None
     assert spec.worker.rules == spec.decode.worker.rules == Rules.AISIMULATE
+
+
+def test_after_a_retraction_the_ratio_is_what_the_survivors_will_have_in_twenty_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SGLang's `new_estimate_ratio`: tokens so far and 20 more of each, over all that they may have and one."""
+    told: list[tuple[list[int], float]] = []
+    real = sglang._estimate_ratio
+
+    def heard(sim: Any, worker: int) -> None:
+        real(sim, worker)
+        record = sim.workers[worker]
+        running = [int(sim.running[worker, place]) for place in range(record.running)]
+        told.append(([int(sim.live[request].generated) for request in running], float(record.ratio)))
+
+    monkeypatch.setattr(sglang, "_estimate_ratio", heard)
+    rows = [{"request_id": name, "input_length": 4, "output_length": 100} for name in "ab"]
+    deployment = pp.Deployment(
+        backend="sglang",
+        blocks=130,
+        block_size=1,
+        schedule_conservativeness=0.01,
+        timing=pp.FixedTiming(prefill_ms=10, decode_ms=1),
+    )
+    with running_in(Mode.INTERPRETED):
+        pp.replay(prove(sketch(rows, block_size=4)), deployment)
+    # Each had its four tokens of prompt and 60 of output in 130 pages when the next two were wanted.
+    ((generated, ratio),) = told
+    assert len(generated) == 1
+    assert ratio == pytest.approx((generated[0] + 20) / 101)
+    assert 0.7 < ratio < 0.9

@@ -129,6 +129,8 @@ def test_a_spawn_fires_at_the_dispatch_of_a_parent_that_still_runs(tmp_path: Pat
 
 def test_the_marker_reading_with_fewer_contradictions_is_chosen_with_its_evidence(tmp_path: Path) -> None:
     ended = [call(0, 1), agent(20.5, "a", call(0.0, 9, api=18.0), duration_ms=19000), call(22, 1, 2)]
+    # What comes later says nothing of when the agent had ended.
+    ended.append(call(60, 1, 2, 3))
     graph = graph_of(lowered(tmp_path, ended, [call(0, 1)]))
     assert graph.facts["weka_subagent_marker"] == "completion"
     assert graph.facts["weka_subagent_marker_evidence"] == {
@@ -293,3 +295,14 @@ def test_all_public_recordings(data_dir: Path, tmp_path: Path) -> None:
     # 94 million ids, in some 214,000 runs.
     assert int(graph.run_count.sum()) > 94_000_000
     assert len(graph.run_first) < 250_000
+
+
+def test_evidence_of_a_completed_marker_without_duration_takes_absolute_times_as_they_are(tmp_path: Path) -> None:
+    # The agent ran from 5 to 9.5 s, behind its owner; read as a spawn it would run from 10 s on, past the next request.
+    requests = [call(3, 1), agent(10.0, "a", call(5.0, 8), call(7.0, 8, 9, api=2.5)), call(11, 1, 2)]
+    graph = graph_of(lowered(tmp_path, requests, nested_timestamp_basis="absolute"))
+    assert graph.facts["weka_subagent_marker"] == "completion"
+    evidence = graph.facts["weka_subagent_marker_evidence"]
+    assert isinstance(evidence, dict)
+    assert (evidence["completion"]["child_before_owner"], evidence["spawn"]["parent_before_child_end"]) == (0, 1)
+    assert start_ms(graph, "play0:outer:1:inner:0") == 2000.0

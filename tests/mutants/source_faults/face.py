@@ -212,7 +212,7 @@ FACE: tuple[Fault, ...] = (
         "    chunk = max(workers.chunked_prefill_size - workers.block_size, 1)\n"
         '    budget = max(chunk, workers.max_prefill_tokens) if backend == "sglang" else workers.max_batched_tokens\n',
         "the bound of a run's end takes SGLang's larger budget",
-        ("tests/unit/test_fit.py", "-k", "clock"),
+        FIT,
     ),
     Fault(
         "face-26",
@@ -253,12 +253,7 @@ FACE: tuple[Fault, ...] = (
         "return max(ledger.last_success_ns - ledger.first_success_ns, 0) / NS_PER_MS",
         "return max(ledger.last_success_ns - ledger.profile_start_ns, 0) / NS_PER_MS",
         "throughput of a profile is over more than the observed interval",
-        (
-            "tests/unit/test_goldens_of_controls.py",
-            "tests/unit/test_run_controls.py",
-            "-k",
-            "golden or controls or counts",
-        ),
+        ("tests/unit/test_run_controls.py", "-k", "throughput_of_a_profile"),
     ),
     Fault(
         "face-31",
@@ -266,7 +261,7 @@ FACE: tuple[Fault, ...] = (
         '"expected_full_block_tokens": tokens // size * size,',
         '"expected_full_block_tokens": tokens,',
         "partial blocks of a primer are expected in the cache",
-        ("tests/unit/test_goldens_of_controls.py",),
+        ("tests/unit/test_run_controls.py", "-k", "whole_blocks"),
     ),
     # SARIF, escaping
     Fault(

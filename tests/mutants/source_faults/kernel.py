@@ -13,9 +13,11 @@ ROUTER = (REPLAYS, "-k", "router")
 DRAFTS = (REPLAYS, "tests/properties/test_speculation.py", "-k", "speculation or generator or streams")
 AHEAD = (REPLAYS, "tests/unit/test_scheduling.py", "-k", "async or ahead or gives_up or preempted")
 SCHEDULING = ("tests/unit/test_scheduling.py", REPLAYS, "-k", "scheduling or preempt or watermark or polynomial")
+RETRACTION = ("tests/properties/test_replay.py", "-k", "retraction_equals")
+RULES = ("tests/unit/test_scheduling.py",)
 CONTROLS = ("tests/unit/test_goldens_of_controls.py",)
 BLOCKS = ("tests/properties/test_blocks.py",)
-RADIX = ("tests/properties/test_radix.py", REPLAYS, "-k", "radix or sglang")
+RADIX = ("tests/properties/test_radix.py",)
 KEYS = ("tests/properties/test_block_keys.py",)
 TRANSLATION = ("tests/unit/test_translation.py",)
 HOST = ("tests/unit/test_shared_host_memory.py", "tests/properties/test_host_pool.py")
@@ -220,8 +222,14 @@ KERNEL: tuple[Fault, ...] = (
     Fault(
         "kernel-23",
         f"{ROOM}/vllm.py",
-        "requests.note_outcome(sim, worker, request, _REJECT if live.admissions == 0 else _FAIL)",
-        "requests.note_outcome(sim, worker, request, _REJECT)",
+        "            # Even the whole pool would not do: retrying for ever would stall the worker.\n"
+        "            tables.release_all(sim, worker, request)\n"
+        "            requests.remove_running(sim, worker, request)\n"
+        "            requests.note_outcome(sim, worker, request, _FAIL)",
+        "            # Even the whole pool would not do: retrying for ever would stall the worker.\n"
+        "            tables.release_all(sim, worker, request)\n"
+        "            requests.remove_running(sim, worker, request)\n"
+        "            requests.note_outcome(sim, worker, request, _REJECT)",
         "a request that outgrew the pool counts as rejected",
         (REPLAYS, "-k", "outgrows or reject"),
     ),
@@ -231,7 +239,7 @@ KERNEL: tuple[Fault, ...] = (
         "        if live.computed == static.input + live.generated + number - 1:\n",
         "        if live.computed >= static.input:\n",
         "a request that computes its prompt again gets a token too early",
-        (REPLAYS, "-k", "preemption"),
+        RULES,
     ),
     Fault(
         "kernel-25",
@@ -271,7 +279,7 @@ KERNEL: tuple[Fault, ...] = (
         "    while at != NONE and sim.tickets[at].order <= order:\n",
         "    while at != NONE:\n",
         "a prompt handed over waits behind all others, not at the place of its arrival",
-        PAIR,
+        RULES,
     ),
     # Passes, timing, speculation
     Fault(
@@ -280,7 +288,7 @@ KERNEL: tuple[Fault, ...] = (
         "        record_gap(sim, record.first_duration, (number - 1) * counted)\n",
         "        record_gap(sim, record.first_duration, number * counted)\n",
         "a macro-step counts a gap too many",
-        VLLM,
+        RULES,
     ),
     Fault(
         "kernel-31",
@@ -297,7 +305,7 @@ KERNEL: tuple[Fault, ...] = (
         "live.second_token = first + duration_of(sim, worker, 2)",
         "live.second_token = first + record.first_duration",
         "the second token comes as if the batch had not grown",
-        (REPLAYS, "-k", "polynomial"),
+        RULES,
     ),
     Fault(
         "kernel-33",
@@ -379,7 +387,7 @@ KERNEL: tuple[Fault, ...] = (
         "        if nodes[above].tick <= nodes[leaf].tick:\n",
         "        if nodes[above].tick >= nodes[leaf].tick:\n",
         "the newest leaf of the radix tree is evicted first",
-        SGLANG,
+        RADIX,
     ),
     Fault(
         "kernel-43",
@@ -387,7 +395,7 @@ KERNEL: tuple[Fault, ...] = (
         "        if entry.locks == 0:\n            record.idle += entry.end - entry.begin\n",
         "        if True:\n            record.idle += entry.end - entry.begin\n",
         "pages that another request has locked count as evictable",
-        SGLANG,
+        RADIX,
     ),
     Fault(
         "kernel-44",
@@ -395,7 +403,7 @@ KERNEL: tuple[Fault, ...] = (
         "        record.free += common - depth\n",
         "",
         "pages that the tree already has are lost when a request ends",
-        SGLANG,
+        RADIX,
     ),
     Fault(
         "kernel-45",
@@ -403,7 +411,7 @@ KERNEL: tuple[Fault, ...] = (
         "record.ratio = min(1.0, expected / (float(limits) + 1.0))",
         "record.ratio = min(1.0, expected / float(limits))",
         "after a retraction the share of output that is expected is too high",
-        (REPLAYS, "-k", "sglang and (retraction or reserve or leaves)"),
+        ("tests/unit/test_sglang_rules.py", "-k", "twenty_passes"),
     ),
     Fault(
         "kernel-46",
@@ -427,7 +435,7 @@ KERNEL: tuple[Fault, ...] = (
         "tokens = record.chunk_left // size * size",
         "tokens = record.chunk_left",
         "a chunk is not cut to whole pages",
-        SGLANG,
+        RETRACTION,
     ),
     Fault(
         "kernel-49",
@@ -435,7 +443,7 @@ KERNEL: tuple[Fault, ...] = (
         "return bool(tokens > other or (tokens == other and sim.static[a].input < sim.static[b].input))",
         "return bool(tokens < other or (tokens == other and sim.static[a].input < sim.static[b].input))",
         "the request with the most output is retracted first",
-        SGLANG,
+        RETRACTION,
     ),
     # Prefill/decode, routing
     Fault(
@@ -608,7 +616,7 @@ KERNEL: tuple[Fault, ...] = (
         "        elif handoff.reserve_next(sim, worker):\n",
         "        elif False:\n",
         "a pending destination on a worker that cannot start a pass waits for ever",
-        PAIR,
+        ("tests/properties/test_disaggregated.py", "-k", "equals_the_naive"),
     ),
     Fault(
         "kernel-71",

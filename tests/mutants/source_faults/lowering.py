@@ -7,10 +7,9 @@ from source_faults.fault import Fault
 EDGES = ("tests/unit/test_boundaries.py",)
 WEKA = ("tests/unit/test_boundaries.py", "tests/unit/test_weka.py", "-k", "not public and not grow")
 GOLDENS = ("tests/unit/test_goldens_of_lowering.py",)
-V2 = ("tests/unit/test_agentic_mooncake.py", "-k", "row or alias or file or ordinal or play")
+V2 = ("tests/unit/test_agentic_mooncake.py",)
 CLAUDE = ("tests/unit/test_claude.py", "-k", "not public and not blocks and not grow")
 CLAUDE_SHAPES = ("tests/unit/test_claude_shapes.py",)
-CODEX = ("tests/unit/test_codex.py", "tests/unit/test_boundaries.py", "-k", "not public and not skills and not blocks")
 DYNAMO = ("tests/unit/test_dynamo.py", "-k", "not public")
 ATIF = ("tests/unit/test_atif.py",)
 OTEL = ("tests/unit/test_otel.py",)
@@ -138,7 +137,7 @@ LOWERING: tuple[Fault, ...] = (
         'start_s = agent.t - last_s if basis == "relative" else min(agent.t, *times)',
         "start_s = agent.t - last_s",
         "absolute nested times are read as relative where the marker has no duration",
-        (*GOLDENS, "tests/unit/test_weka.py", "-k", "not public and not grow"),
+        ("tests/unit/test_weka.py", "-k", "evidence"),
     ),
     Fault(
         "lowering-04",
@@ -153,8 +152,8 @@ LOWERING: tuple[Fault, ...] = (
         WEKA_FILE,
         "for agent, sessions, end_s in reversed(ends):",
         "for agent, sessions, end_s in ends:",
-        "markers are visited from the first on, so that joins go past requests between them",
-        WEKA,
+        "markers are visited from the first on, so that a join may lead to a request before its marker",
+        EDGES,
     ),
     Fault(
         "lowering-06",
@@ -211,7 +210,7 @@ LOWERING: tuple[Fault, ...] = (
         "            if best < 0 or first < opening[best]:\n                best = fork\n",
         "            if best < 0 or first > opening[best]:\n                best = fork\n",
         "of several continuations the latest is taken",
-        ("tests/properties/test_streams.py",),
+        EDGES,
     ),
     # Prompts of conversations without hash ids
     Fault(
@@ -220,7 +219,7 @@ LOWERING: tuple[Fault, ...] = (
         "kept_tokens = self._length if input_length >= self._length else min(cached, input_length)",
         "kept_tokens = self._length if input_length > self._length else min(cached, input_length)",
         "a prompt as long as the one before it shares only what the cache found",
-        (*SESSIONS, *CONVERSATION),
+        EDGES,
     ),
     Fault(
         "lowering-14",
@@ -237,7 +236,7 @@ LOWERING: tuple[Fault, ...] = (
         "        if len(self._runs) >= MAX_RUNS and kept:\n",
         "        if len(self._runs) > MAX_RUNS and kept:\n",
         "a conversation may go back once more than it says",
-        ("tests/unit/test_claude.py", "-k", "goes_back_all_the_time"),
+        EDGES,
     ),
     Fault(
         "lowering-16",
@@ -262,7 +261,7 @@ LOWERING: tuple[Fault, ...] = (
         "            base += len(ordinals)\n",
         "            base = len(ordinals)\n",
         "plays of a third file get the numbers of the second's",
-        (*V2, "tests/unit/test_bad_input.py"),
+        V2,
     ),
     Fault(
         "lowering-19",
@@ -270,7 +269,7 @@ LOWERING: tuple[Fault, ...] = (
         "            buffer.used = offsets[-1]\n            return\n",
         "            return\n",
         "the hash ids of a row that was refused become the next row's",
-        ("tests/unit/test_bad_input.py",),
+        V2,
     ),
     Fault(
         "lowering-20",
@@ -294,7 +293,7 @@ LOWERING: tuple[Fault, ...] = (
         "            number_of.setdefault(request_id, number)\n",
         "            number_of[request_id] = number\n",
         "of two requests with one id an edge means the last",
-        ("tests/unit/test_bad_input.py",),
+        V2,
     ),
     Fault(
         "lowering-23",
@@ -343,7 +342,7 @@ LOWERING: tuple[Fault, ...] = (
         "found += known[bisect_right(known, at) :]",
         "found += known",
         "an answer may be seen before the call that asked for it",
-        (*CLAUDE, "tests/properties/test_sessions.py"),
+        EDGES,
     ),
     Fault(
         "lowering-29",
@@ -351,7 +350,7 @@ LOWERING: tuple[Fault, ...] = (
         "for target in seers if background else seers[:1]:",
         "for target in seers:",
         "an agent that blocks answers each call that sees its result",
-        CLAUDE,
+        EDGES,
     ),
     Fault(
         "lowering-30",
@@ -359,7 +358,7 @@ LOWERING: tuple[Fault, ...] = (
         "if turns[at].start_ns >= until_ns), len(turns))",
         "if turns[at].start_ns > until_ns), len(turns))",
         "a run of an agent that begins as the one before it ends is taken for part of that",
-        CLAUDE,
+        EDGES,
     ),
     # Codex
     Fault(
@@ -368,7 +367,7 @@ LOWERING: tuple[Fault, ...] = (
         "            if not began < seer < len(parent.turns):\n",
         "            if not began <= seer < len(parent.turns):\n",
         "a call may wait for what it spawned itself",
-        CODEX,
+        EDGES,
     ),
     Fault(
         "lowering-32",
@@ -465,7 +464,7 @@ LOWERING: tuple[Fault, ...] = (
         "timed = asked_ns >= 0 and told_ns is not None",
         "timed = told_ns is not None",
         "a call behind tools counts as timed, though no step says when they returned",
-        (*ATIF, *FORMATS),
+        ATIF,
     ),
     Fault(
         "lowering-44",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from source_faults.fault import Fault
 
 DOUBT = ("tests/unit/test_doubtful_proofs.py",)
-GRAPH = (
-    "tests/unit/test_obligations.py",
-    "-k",
-    "(g1_ or g2_ or g3_ or g4_ or g5_ or g6_ or graph or only) and not tangle and not machines",
-)
-TABLES = ("tests/unit/test_obligations.py", "-k", "m3_ or m4_ or m5_ or m6_ or m7_")
-PROPERTIES = ("tests/properties/test_proofs.py", "-k", "reduction or circles")
+OBLIGATIONS = "tests/unit/test_obligations.py"
+PROVEN_GRAPH = (OBLIGATIONS, "-k", "proven or only or said")
+G1, G2 = (OBLIGATIONS, "-k", "g1_"), (OBLIGATIONS, "-k", "g2_")
+G4 = (OBLIGATIONS, "-k", "g4_ and not induction")
+G5 = (OBLIGATIONS, "-k", "g4_alone or g5_")
+G6 = (OBLIGATIONS, "-k", "g6_")
+TABLES = (OBLIGATIONS, "-k", "m3_ or m4_ or m5_ or m6_ or m7_")
 CAPACITY = ("tests/unit/test_capacity.py", "-k", "not corpus")
 DIGEST = ("tests/unit/test_digest.py",)
 MUTANTS = "tests/unit/test_table_mutants.py"
@@ -131,7 +131,7 @@ SPEC: tuple[Fault, ...] = (
         "    graph = graph.sealed()\n",
         "",
         "the graph that was proven can be changed",
-        GRAPH,
+        PROVEN_GRAPH,
     ),
     Fault(
         "spec-03",
@@ -139,7 +139,7 @@ SPEC: tuple[Fault, ...] = (
         "if key is not _KEY:",
         "if key is None:",
         "anyone can make a proven graph",
-        GRAPH,
+        PROVEN_GRAPH,
     ),
     Fault(
         "spec-04",
@@ -147,7 +147,7 @@ SPEC: tuple[Fault, ...] = (
         "return item.code, item.where.file, item.where.line, item.where.field",
         "return item.code, item.where.file, 0, item.where.field",
         "a finding is dropped when a reader said the same of another line",
-        GRAPH,
+        PROVEN_GRAPH,
     ),
     Fault(
         "spec-05",
@@ -155,7 +155,7 @@ SPEC: tuple[Fault, ...] = (
         "        fresh.add_count(code, count - sum(item.code == code for item in found.items))\n",
         "        pass\n",
         "findings beyond those kept are not counted",
-        GRAPH,
+        G1,
     ),
     # Proofs of graphs
     Fault(
@@ -164,7 +164,7 @@ SPEC: tuple[Fault, ...] = (
         """(assert (<= (+ {'e' if completion else 'd'}{source} 1.0) d{target}))""",
         """(assert (<= (+ {'e' if completion else 'd'}{source} 0.0) d{target}))""",
         "edges without a delay may lead round in a circle at one instant",
-        GRAPH,
+        G5,
         equivalent="a node ends after its dispatch and is dispatched after its events, strictly, by its own axioms",
     ),
     Fault(
@@ -173,7 +173,7 @@ SPEC: tuple[Fault, ...] = (
         "success_completes=success is not None and success.to == NodeState.COMPLETED and not success.guard,",
         "success_completes=success is not None and success.to == NodeState.COMPLETED,",
         "a success that a guard may forbid counts as certain",
-        GRAPH,
+        G5,
     ),
     Fault(
         "spec-08",
@@ -181,7 +181,7 @@ SPEC: tuple[Fault, ...] = (
         "ends=all(rule.to in node.terminal and not rule.guard for rule in dispatched.values()),",
         "ends=all(not rule.guard for rule in dispatched.values()),",
         "a dispatched node may go back to be dispatched again",
-        GRAPH,
+        G5,
     ),
     Fault(
         "spec-09",
@@ -189,7 +189,7 @@ SPEC: tuple[Fault, ...] = (
         "late = np.flatnonzero(dispatch > HORIZON_NS)",
         "late = np.flatnonzero(dispatch >= HORIZON_NS)",
         "a start at the very end of the clock is refused",
-        GRAPH,
+        G4,
     ),
     Fault(
         "spec-10",
@@ -213,7 +213,7 @@ SPEC: tuple[Fault, ...] = (
         "return [text for name, text in named.items() if name in answer.core or not answer.core]",
         "return list(named.values())",
         "what is to blame is not the least set",
-        GRAPH,
+        G4,
     ),
     Fault(
         "spec-13",
@@ -221,7 +221,7 @@ SPEC: tuple[Fault, ...] = (
         "            if less <= HORIZON_NS:\n",
         "            if less < HORIZON_NS:\n",
         "of the path that passes the end of the clock one edge too many is named",
-        GRAPH,
+        G4,
     ),
     # Proofs of machines
     Fault(
@@ -312,7 +312,7 @@ SPEC: tuple[Fault, ...] = (
         "np.isfinite(values) & (values > HORIZON_MS),",
         "np.isfinite(values) & (values >= HORIZON_MS),",
         "the last instant of the clock is refused",
-        GRAPH,
+        G1,
     ),
     Fault(
         "spec-25",
@@ -320,7 +320,7 @@ SPEC: tuple[Fault, ...] = (
         "bad = np.flatnonzero((lengths < least) | (lengths > MAX_TOKENS))",
         "bad = np.flatnonzero((lengths < least) | (lengths >= MAX_TOKENS))",
         "the longest output is refused",
-        GRAPH,
+        G1,
     ),
     Fault(
         "spec-26",
@@ -336,7 +336,7 @@ SPEC: tuple[Fault, ...] = (
         "wanted = -(-graph.input_length // graph.block_size)",
         "wanted = graph.input_length // graph.block_size",
         "a prompt's last, partial block needs no hash id",
-        GRAPH,
+        G1,
     ),
     Fault(
         "spec-28",
@@ -344,7 +344,7 @@ SPEC: tuple[Fault, ...] = (
         "source[number] = -1 - missing.setdefault(name, len(missing))",
         "source[number] = -1",
         "two edges from two sources that do not exist count as one edge twice",
-        GRAPH,
+        G1,
     ),
     # Topology and reduction
     Fault(
@@ -361,7 +361,7 @@ SPEC: tuple[Fault, ...] = (
         "start = min(dispatch[node] + delay[edge], HORIZON_NS + 1)",
         "start = dispatch[node] + delay[edge]",
         "times beyond the clock add up past what an integer holds",
-        GRAPH,
+        G4,
     ),
     Fault(
         "spec-31",
@@ -369,7 +369,7 @@ SPEC: tuple[Fault, ...] = (
         "if best and depth + 1 >= len(best):",
         "if best and depth + 2 >= len(best):",
         "the circle named is not the shortest",
-        GRAPH,
+        G2,
     ),
     Fault(
         "spec-32",
@@ -402,7 +402,7 @@ SPEC: tuple[Fault, ...] = (
         "                event = int(records.end[source]) - records.slack\n",
         "                event = int(records.end[source]) + records.slack\n",
         "a recorded end within the rounding contradicts its edges",
-        GRAPH,
+        G6,
     ),
     Fault(
         "spec-36",
@@ -410,7 +410,7 @@ SPEC: tuple[Fault, ...] = (
         "low = start + records.slack\n            cause.pop(node)",
         "cause.pop(node)",
         "a contradiction is passed on to all that follow",
-        GRAPH,
+        G6,
     ),
     Fault(
         "spec-37",
@@ -491,7 +491,7 @@ SPEC: tuple[Fault, ...] = (
         "        if count < self.limit_per_code:\n",
         "        if count <= self.limit_per_code:\n",
         "one finding more than the limit is kept",
-        GRAPH,
+        G1,
     ),
     Fault(
         "spec-47",
