@@ -412,12 +412,15 @@ class _Entries:
     ----------
     key : UInt64; at, reach, reused : Int64, shape (entries,)
         `reach` is the last token of the run, or of the holder's full blocks.
+    instants : Int64, shape (holders,)
+        Of all holders, ascending.
     """
 
     key: UInt64
     at: Int64
     reach: Int64
     reused: Int64
+    instants: Int64
 
     def furthest_before(self, begin: Int64, end: Int64, when: Int64) -> Int64:
         """Return the furthest reach of the entries from `begin` to `end` that are there before `when`, -1 for none."""
@@ -427,10 +430,11 @@ class _Entries:
         group = np.cumsum(starts) - 1
         # One running maximum over all groups: later groups stand above earlier ones.
         far = np.maximum.accumulate(self.reach + group * ABOVE_TOKENS) - group * ABOVE_TOKENS
-        times = np.unique(self.at)
-        rank = group * (len(times) + 1) + np.searchsorted(times, self.at)
+        # Instants by their place among all of them, so that place and group make one ascending number.
+        rank = group * (len(self.instants) + 1) + np.searchsorted(self.instants, self.at)
         there = np.minimum(begin, len(group) - 1)
-        last = np.searchsorted(rank, group[there] * (len(times) + 1) + np.searchsorted(times, when)) - 1
+        wanted = group[there] * (len(self.instants) + 1) + np.searchsorted(self.instants, when)
+        last = np.searchsorted(rank, wanted) - 1
         return np.where((begin < end) & (last >= begin), far[np.maximum(last, 0)], -1)
 
 
@@ -448,7 +452,13 @@ def _entries(chains: _Chains, holders: _Holders, trace_block: int) -> _Entries:
     order = np.argsort(key, kind="stable")
     holder, run = holder[order], run[order]
     end = (chains.first_block[run] + chains.length[run]) * trace_block
-    return _Entries(key[order], holders.at[holder], np.minimum(end, holders.reach[holder]), holders.reused[holder])
+    return _Entries(
+        key=key[order],
+        at=holders.at[holder],
+        reach=np.minimum(end, holders.reach[holder]),
+        reused=holders.reused[holder],
+        instants=holders.at[by_time],
+    )
 
 
 def _keyed(name: UInt64, space: Int64) -> UInt64:
