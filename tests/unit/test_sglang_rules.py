@@ -12,8 +12,6 @@ from playproof_kernel import sglang, sglang_rules, simulate
 from playproof_kernel.arrays import Config
 from playproof_kernel.records import records
 from playproof_kernel.sglang_rules import RULE_SETS, RuleSet
-from playproof_native.modes import Mode
-from playproof_native.modes import running as running_in
 from playproof_spec.certificate import prove
 from playproof_spec.deployment import Rules
 from playproof_spec.sketch import sketch
@@ -122,8 +120,7 @@ def test_after_a_retraction_the_ratio_is_what_the_survivors_will_have_in_twenty_
         schedule_conservativeness=0.01,
         timing=pp.FixedTiming(prefill_ms=10, decode_ms=1),
     )
-    with running_in(Mode.INTERPRETED):
-        pp.replay(prove(sketch(rows, block_size=4)), deployment)
+    pp.replay(prove(sketch(rows, block_size=4)), deployment, compile="never")
     # Each had its four tokens of prompt and 60 of output in 130 pages when the next two were wanted.
     ((generated, ratio),) = told
     assert len(generated) == 1
