@@ -296,7 +296,7 @@ class Controls:
                 for other in owner.requests.values():
                     if self.requests[other].state in ("blocked", "ready"):
                         self.requests[other].state = "skipped"
-            elif owner.state == "closing":
+            elif owner.state == "closing" and owner.failed < 0:
                 owner.failed, owner.failed_outcome = number, outcome
             self.settle(owner)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from controlled import controlled_loads, expected, observed, steady, steady_pairs
+from controlled import MS, controlled_loads, expected, observed, steady, steady_pairs
 from faulty_controls import FAULTY
 from hypothesis import HealthCheck, Phase, assume, find, given, settings
 from hypothesis import strategies as st
@@ -28,7 +28,16 @@ from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
 from playproof_reference.controls import Controls as NaiveControls
 from playproof_reference.controls import replay_controlled as naive_controlled
 from playproof_spec.certificate import prove
-from playproof_spec.deployment import DecodeSpec, DeploymentSpec, LoadSpec, TransferSpec, WorkerSpec
+from playproof_spec.deployment import (
+    DecodeSpec,
+    DeploymentSpec,
+    LoadSpec,
+    ProfileSpec,
+    Timing,
+    TimingKind,
+    TransferSpec,
+    WorkerSpec,
+)
 from playproof_spec.digest import graph_digest
 from playproof_spec.findings import InvalidInput
 from playproof_spec.graph import Graph
@@ -39,6 +48,7 @@ from playproof_spec.machines import (
     PhaseState,
     RequestEvent,
 )
+from playproof_spec.sketch import sketch
 from strategies import graphs
 
 
@@ -63,6 +73,21 @@ def test_runs_equal_the_naive_ones(graph: Graph, deployment: DeploymentSpec, loa
     ours, theirs = both(graph, deployment, load)
     for name in theirs:
         assert ours[name] == theirs[name], name
+
+
+def test_the_first_failure_of_a_play_that_closes_is_its_own() -> None:
+    """After the deadline two requests fail at one instant: `grows` outgrows the pool, `long` never had room."""
+    rows = [{"request_id": "grows", "input_length": 1, "output_length": 2}, {"request_id": "long", "input_length": 2}]
+    graph = sketch([{"play_id": "one", "output_length": 0, **row} for row in rows], block_size=1)
+    timing = Timing(TimingKind.FIXED, prefill_ns=7 * MS, decode_ns=2 * MS)
+    worker = WorkerSpec(1, 1, max_batched_tokens=1, max_sequences=1, prefix_caching=False, timing=timing)
+    profile = ProfileSpec(duration_ns=5 * MS, grace_ns=50 * MS, drain_ns=MS, tree_cap_ns=MS, global_cap_ns=MS)
+    load = LoadSpec(lanes=1, snapshot_seed=0, profile=profile)
+    ours, theirs = both(graph, DeploymentSpec(1, worker, context_length=8), load)
+    assert ours == theirs
+    assert [row[1][0] for row in ours["requests"]] == ["failed", "rejected"]
+    assert ours["requests"][0][0][4] == ours["requests"][1][0][4]
+    assert ours["failures"] == [0]
 
 
 @given(graphs(max_plays=3, max_nodes=5, max_blocks=5), steady() | steady_pairs(), controlled_loads)
