@@ -213,10 +213,17 @@ def main() -> None:
     os.environ.setdefault("PLAYPROOF_COMPILE", "always")
     broken = False
     for name in arguments.folders or ("goldens", *REFERENCES, *LARGE, "corpus"):
+        if not present(name, arguments):
+            sys.exit(f"{name} is not at {arguments.reference}: set PLAYPROOF_REFERENCE, or name other folders")
         for sums in checks_of(name, arguments):
             sums.show()
             broken = broken or bool(sums.broken)
     sys.exit(1 if broken else 0)
+
+
+def present(name: str, arguments: argparse.Namespace) -> bool:
+    """Whether there is something to check: no runs are no evidence."""
+    return name in ("goldens", "corpus") or Path(name).is_dir() or (arguments.reference / name).is_dir()
 
 
 def checks_of(name: str, arguments: argparse.Namespace) -> Iterator[Sum]:
