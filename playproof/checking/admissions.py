@@ -345,7 +345,8 @@ def _check_pool(
     asking = np.flatnonzero(reused[first] > 0)
     run.tally.count("run-reuse-source", len(first) - len(asking))
     when = at if run.online is None else run.lines["terminal_time_ms"][row]
-    good = _supported(run, chains, holders, run.node[row][asking], space[asking], reused[first][asking], when[asking])
+    # The first holders are those whose admissions are looked at.
+    good = _supported(run, chains, holders, asking, reused[first][asking], when[asking])
     run.tally.check(
         "run-reuse-source",
         good,
@@ -379,63 +380,70 @@ def _answers(run: Run, role: Role, row: Int64, at: Int64, space: Int64, reused: 
     return node, at[holder], space[holder], reach, reused[holder]
 
 
-def _supported(
-    run: Run, chains: _Chains, holders: _Holders, node: Int64, space: Int64, want: Int64, when: Int64
-) -> Bool:
-    """Say of each prompt `node` whether a holder in its space has its first `want` tokens at the instant `when`.
+def _supported(run: Run, chains: _Chains, holders: _Holders, asking: Int64, want: Int64, when: Int64) -> Bool:
+    """Say of the prompts of the holders `asking` whether another in their space has their first `want` tokens.
 
-    Whoever computed the last of these blocks found fewer tokens than that, and reaches as far. Of holders that began
-    earlier the reach is enough, since they themselves are looked at; of those of the same instant it is not.
+    It has to have them at the instant `when`. Whoever computed the last of these blocks found fewer tokens than that,
+    and reaches as far. Of holders that began earlier the reach is enough, since they themselves are looked at; of those
+    of the same instant it is not.
     """
-    if not len(node):
-        return np.zeros(0, np.bool_)
     entries = _entries(chains, holders, run.graph.block_size)
+    node = holders.node[asking]
+    good = np.zeros(len(asking), np.bool_)
+    # A prompt without a block has nothing that it could reuse.
+    some = np.flatnonzero(chains.offset[node + 1] > chains.offset[node])
+    asking, node, want, when = asking[some], node[some], want[some], when[some]
     block = (np.minimum(want, run.graph.input_length[node]) - 1) // run.graph.block_size
-    key = _keyed(chains.name[_run_of(chains, node, block)], space)
-    begin = np.searchsorted(entries.key, key, side="left")
-    end = np.searchsorted(entries.key, key, side="right")
-    good = np.zeros(len(node), np.bool_)
+    group = entries.group[entries.place[asking] + _run_of(chains, node, block) - chains.offset[node]]
+    held = np.zeros(len(asking), np.bool_)
     if run.online is None:
-        good = entries.furthest_before(begin, end, when) >= want
-    for number in np.flatnonzero(~good).tolist():
-        span = slice(int(begin[number]), int(end[number]))
+        held = entries.furthest_before(group, when) >= want
+    for number in np.flatnonzero(~held).tolist():
+        span = slice(*entries.begin[group[number] : group[number] + 2].tolist())
         found = (entries.at[span] <= when[number]) & (entries.reach[span] >= want[number])
-        good[number] = bool((found & (entries.reused[span] < want[number])).any())
+        held[number] = bool((found & (entries.reused[span] < want[number])).any())
+    good[some] = held
     return good
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entries:
-    """A holder's prompt passes through runs: one entry each, by the run's name and space, and then by time.
+    """A holder's prompt passes through runs: one entry each, in groups of one run's name and space, and then by time.
 
     Attributes
     ----------
-    key : UInt64; at, reach, reused : Int64, shape (entries,)
+    begin : Int64, shape (groups + 1,)
+        Where the entries of each group begin.
+    at, reach, reused : Int64, shape (entries,)
         `reach` is the last token of the run, or of the holder's full blocks.
+    place : Int64, shape (holders,)
+        Of each holder's first run, in the next array; its other runs follow.
+    group : Int64, shape (entries,)
+        By holder and run.
     instants : Int64, shape (holders,)
         Of all holders, ascending.
     """
 
-    key: UInt64
+    begin: Int64
     at: Int64
     reach: Int64
     reused: Int64
+    place: Int64
+    group: Int64
     instants: Int64
 
-    def furthest_before(self, begin: Int64, end: Int64, when: Int64) -> Int64:
-        """Return the furthest reach of the entries from `begin` to `end` that are there before `when`, -1 for none."""
-        if not len(self.key):
-            return np.full(len(begin), -1, np.int64)
-        starts = np.concatenate(([True], self.key[1:] != self.key[:-1]))
-        group = np.cumsum(starts) - 1
+    def furthest_before(self, group: Int64, when: Int64) -> Int64:
+        """Return the furthest reach of the entries of each group that are there before `when`, -1 for none."""
+        of_entry = np.repeat(np.arange(len(self.begin) - 1), np.diff(self.begin))
         # One running maximum over all groups: later groups stand above earlier ones.
-        far = np.maximum.accumulate(self.reach + group * ABOVE_TOKENS) - group * ABOVE_TOKENS
+        far = np.maximum.accumulate(self.reach + of_entry * ABOVE_TOKENS) - of_entry * ABOVE_TOKENS
         # Instants by their place among all of them, so that place and group make one ascending number.
-        rank = group * (len(self.instants) + 1) + np.searchsorted(self.instants, self.at)
-        there = np.minimum(begin, len(group) - 1)
-        wanted = group[there] * (len(self.instants) + 1) + np.searchsorted(self.instants, when)
+        rank = of_entry * (len(self.instants) + 1) + np.searchsorted(self.instants, self.at)
+        wanted = group * (len(self.instants) + 1) + np.searchsorted(self.instants, when)
         last = np.searchsorted(rank, wanted) - 1
-        return np.where((begin < end) & (last >= begin), far[np.maximum(last, 0)], -1)
+        if not len(far):
+            return np.full(len(group), -1, np.int64)
+        return np.where(last >= self.begin[group], far[np.maximum(last, 0)], -1)
 
 
 # More than any prompt has tokens.
@@ -445,18 +453,26 @@ ABOVE_TOKENS = 2**32
 def _entries(chains: _Chains, holders: _Holders, trace_block: int) -> _Entries:
     by_time = np.argsort(holders.at, kind="stable")
     counts = np.diff(chains.offset)[holders.node[by_time]]
+    before = np.cumsum(counts) - counts
+    place = np.empty(len(by_time), np.int64)
+    place[by_time] = before
     holder = np.repeat(by_time, counts)
-    place = np.arange(len(holder)) - np.repeat(np.cumsum(counts) - counts, counts)
-    run = chains.offset[holders.node[holder]] + place
+    run = chains.offset[holders.node[holder]] + np.arange(len(holder)) - np.repeat(before, counts)
     key = _keyed(chains.name[run], holders.space[holder])
     order = np.argsort(key, kind="stable")
-    holder, run = holder[order], run[order]
+    key, holder, run = key[order], holder[order], run[order]
+    is_first = np.ones(len(key), np.bool_)
+    is_first[1:] = key[1:] != key[:-1]
+    group = np.empty(len(key), np.int64)
+    group[order] = np.cumsum(is_first) - 1
     end = (chains.first_block[run] + chains.length[run]) * trace_block
     return _Entries(
-        key=key[order],
+        begin=np.concatenate((np.flatnonzero(is_first), [len(key)])),
         at=holders.at[holder],
         reach=np.minimum(end, holders.reach[holder]),
         reused=holders.reused[holder],
+        place=place,
+        group=group,
         instants=holders.at[by_time],
     )
 

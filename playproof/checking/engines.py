@@ -153,10 +153,13 @@ class _Held:
 
     def together(self) -> tuple[Int64, Int64, Int64]:
         """Return (instants, workers, sums): what is held from each begin on, ends at that instant taken off first."""
-        at = np.concatenate((self.begin, self.end))
+        # Ends stand before begins, and a stable sort leaves them there within an instant.
+        at = np.concatenate((self.end, self.begin))
         worker = np.concatenate((self.worker, self.worker))
-        amount = np.concatenate((self.amount, -self.amount))
-        order = np.lexsort((amount, at, worker))
+        amount = np.concatenate((-self.amount, self.amount))
+        order = np.argsort(at, kind="stable")
+        if worker.any():
+            order = order[np.argsort(worker[order], kind="stable")]
         # Every worker ends with nothing, so one sum over all of them does.
         return at[order], worker[order], np.cumsum(amount[order])
 

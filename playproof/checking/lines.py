@@ -455,6 +455,8 @@ def _integers(values: tuple[int | None, ...]) -> Int64 | None:
 
 
 def _coded(values: tuple[str, ...], codes: Mapping[str, int]) -> npt.NDArray[np.uint8]:
+    if _all(values, values[0]):
+        return np.full(len(values), codes[values[0]], np.uint8)
     return np.frombuffer(bytes(map(codes.__getitem__, values)), np.uint8)
 
 

@@ -148,6 +148,7 @@ def _settings() -> dict[str, tuple[list[Line], Any, pp.Load]]:
     ordinary = [{**row, "play_id": row["session_id"], "not_before_ms": 0.0} for row in turns]
     return {
         "finite": (agents(), pp.Deployment(workers=2, context_length=200, **SMALL), lanes),
+        "apart": (agents(), pp.Deployment(context_length=200, **SMALL), replace_load(lanes, prefix_scope="play")),
         "timed": (agents(), pp.Deployment(workers=2, context_length=200, **SMALL), pp.Load(speedup=2.0)),
         "crowded": (agents(), pp.Deployment(context_length=200, **{**SMALL, "max_sequences": 1}), pp.Load()),
         "routed": (agents(), pp.Deployment(workers=2, context_length=200, router=pp.KvRouter(), **SMALL), lanes),
@@ -168,7 +169,7 @@ def replace_load(load: pp.Load, **more: Any) -> pp.Load:
 
 KINDS = (
     *("finite", "timed", "crowded", "routed", "sglang", "hosted", "pair", "sglang pair"),
-    *("cut", "profile", "ordinary", "online"),
+    *("apart", "cut", "profile", "ordinary", "online"),
 )
 
 

@@ -297,6 +297,8 @@ FAULTS: list[Fault] = [
     lines("run-reuse-source", "finite", "p0a", "blocks that nothing computed", reuse(BLOCK)),
     lines("run-reuse-source", "sglang", "p2a", "blocks that nothing computed", reuse(BLOCK)),
     lines("run-reuse-source", "pair", "p1a", "blocks that nothing computed", reuse(2 * BLOCK)),
+    # Its play has computed six blocks of this prompt, other plays all eight of it.
+    lines("run-reuse-source", "apart", "p3b", "a block more than was computed", reuse(7 * BLOCK)),
     lines("run-reuse-source", "online", "p0a", "blocks that nothing computed", reuse(BLOCK)),
     # Workers
     line("run-worker", "finite", "p0b", "decode_worker_idx", to(2)),
