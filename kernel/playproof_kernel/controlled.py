@@ -24,8 +24,12 @@ from playproof_spec.units import ms_to_ns
 
 from playproof_kernel import loop, phases
 from playproof_kernel.arrays import (
+    HANDED_OVER,
+    NODES,
     NONE,
+    PLAYS,
     PREPARED,
+    TRANSFERS,
     Admission,
     Ended,
     Handoff,
@@ -36,18 +40,18 @@ from playproof_kernel.arrays import (
     Result,
     Shift,
     Sim,
+    Static,
     Ticket,
 )
 from playproof_kernel.blocks import GENERATED
 from playproof_kernel.compiled import CompiledGraph
 from playproof_kernel.horizon import refuse_past_horizon
 from playproof_kernel.passes import MAX_VARYING_PASSES
-from playproof_kernel.records import Record, Rows, records
+from playproof_kernel.records import Record, Rows, enlarged, records, untouched
 from playproof_kernel.simulate import (
     SLICE,
     ReplayFault,
     final_states,
-    grown,
     host_use,
     new_sim,
     with_room,
@@ -270,9 +274,11 @@ def _new_controlled(
     edges = compiled.edges
     edges.target = _positions(compiled, members)[edges.target]
     compiled.static.floor = _whole_floors(graph, load.speedup)
+    static = untouched(slots, Static)
+    static[:nodes] = compiled.static
     seated = dataclasses.replace(
         compiled,
-        static=grown(compiled.static, slots),
+        static=static,
         play_begin=np.concatenate((compiled.play_begin[:-1], first_seat + largest * np.arange(seats + 1))),
         play_nodes=np.concatenate((members, np.arange(nodes, slots))),
     )
@@ -285,10 +291,10 @@ def _new_controlled(
     run.prep_left = len(prep)
     run.primers_left = int(prep.primer.sum())
     return sim._replace(
-        # Zeroed memory that the system gives as it is touched: small plays leave most of their seat alone.
-        live=records(len(sim.static), Live),
-        tickets=records(len(sim.static), Ticket),
-        handoffs=records(len(sim.handoffs), Handoff),
+        # Small plays leave most of their seat alone.
+        live=untouched(len(sim.static), Live),
+        tickets=untouched(len(sim.static), Ticket),
+        handoffs=untouched(len(sim.handoffs), Handoff),
         lane_state=np.zeros(lanes, np.int8),
         lanes=_lanes(prep, lanes),
         prep=prep,
@@ -338,14 +344,12 @@ def with_more_seats(sim: Sim) -> Sim:
     def moved(requests: Any) -> Any:
         return np.where(requests >= nodes, requests + slots - nodes, requests)
 
-    larger = sim._replace(
+    more = {NODES: slots, HANDED_OVER: slots, TRANSFERS: slots, PLAYS: plays + seats}
+    larger: Sim = enlarged(sim, more)._replace(
         **{name: widened(getattr(sim, name)) for name in ("static", "live", "tickets", "request_state")},
-        **{name: grown(getattr(sim, name), slots) for name in ("node_state", "handoffs", "handoff_state", "heap")},
-        holders=grown(moved(sim.holders), 2 * slots),
-        feedback=grown(sim.feedback, 2 * slots),
-        transfers=grown(sim.transfers, slots),
-        plays=grown(sim.plays, plays + seats),
-        play_state=grown(sim.play_state, plays + seats),
+        # These have room for a row each; what they hold stands at their beginning.
+        holders=np.pad(moved(sim.holders), (0, 2 * slots - len(sim.holders))),
+        feedback=np.pad(sim.feedback, (0, 2 * slots - len(sim.feedback))),
         play_nodes=np.concatenate((sim.play_nodes, np.arange(nodes, slots))),
         results=records(2 * slots + RESULTS_SPARE, Result),
         ended=records(2 * (plays + seats) + PLAYS_SPARE, Ended),

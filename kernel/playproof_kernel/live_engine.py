@@ -17,13 +17,13 @@ from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec
 from playproof_spec.machines import BlockState, NodeState, RequestState
 
 from playproof_kernel import live, loop
-from playproof_kernel.arrays import NONE, Edge, Heap, Keys, Sim, Static
+from playproof_kernel.arrays import NODES, NONE, PLAYS, REQUESTS, Edge, Heap, Keys, Sim, Static
 from playproof_kernel.blocks import GENERATED, SERIALS_BELOW
 from playproof_kernel.chains import Chains
 from playproof_kernel.compiled import CompiledGraph
 from playproof_kernel.pages import PAGE
-from playproof_kernel.records import records
-from playproof_kernel.simulate import SLICE, grown, new_sim, with_room
+from playproof_kernel.records import enlarged, records
+from playproof_kernel.simulate import SLICE, new_sim, with_room
 
 _DISPATCHED, _NOT_YET = int(NodeState.DISPATCHED), int(NONE)
 
@@ -295,12 +295,8 @@ class LiveEngine:
     def _double_slots(self) -> None:
         sim, slots = self._sim, self.slots
         more = np.arange(slots, 2 * slots)
-        names = ("static", "live", "tickets", "request_state", "node_state", "plays", "play_state", "heap", "feedback")
-        self._sim = sim._replace(
-            **{name: grown(getattr(sim, name), 2 * slots) for name in names},
-            holders=grown(sim.holders, 2 * slots),
-            play_nodes=np.concatenate((sim.play_nodes, more)),
-        )
+        larger = enlarged(sim, dict.fromkeys((REQUESTS, NODES, PLAYS), 2 * slots))
+        self._sim = larger._replace(play_nodes=np.concatenate((sim.play_nodes, more)))
         static, plays = self._sim.static, self._sim.plays
         static.source[more] = static.play[more] = more
         plays.node_begin[more], plays.node_end[more] = more, more + 1

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints, overload
 
 import numpy as np
@@ -39,6 +38,7 @@ __all__ = [
     "i8s",
     "per_draft",
     "records",
+    "untouched",
 ]
 
 # The kinds of fields, by the names under which records declare them: numbers; one for each of two directions or passes;
@@ -51,17 +51,9 @@ if TYPE_CHECKING:
     f8s = npt.NDArray[np.float64]
     per_draft = npt.NDArray[np.float64]
 else:
-    i8, i4, f8 = np.int64, np.int32, np.float64
+    i8, i4, f8 = (np.int64, ()), (np.int32, ()), (np.float64, ())
     i8s, f8s, per_draft = (np.int64, (2,)), (np.float64, (2,)), (np.float64, (MAX_DRAFTS,))
-
-_KINDS: dict[str, Any] = {
-    "i8": (np.int64, ()),
-    "i4": (np.int32, ()),
-    "f8": (np.float64, ()),
-    "i8s": (np.int64, (2,)),
-    "f8s": (np.float64, (2,)),
-    "per_draft": (np.float64, (MAX_DRAFTS,)),
-}
+_KINDS: dict[str, Any] = {"i8": i8, "i4": i4, "f8": f8, "i8s": i8s, "f8s": f8s, "per_draft": per_draft}
 
 
 class Record:
@@ -74,6 +66,8 @@ class Record:
     """
 
     dtype: ClassVar[np.dtype[Any]]
+    # The fields of a new row that are not 0, with what they are.
+    _initial: ClassVar[tuple[tuple[str, Any], ...]]
 
     if TYPE_CHECKING:
 
@@ -82,6 +76,8 @@ class Record:
     def __init_subclass__(cls) -> None:
         fields = [(name, *_KINDS[kind]) for name, kind in cls.__annotations__.items()]
         cls.dtype = np.dtype((np.record, np.dtype(fields, align=True)))
+        given = ((name, getattr(cls, name, 0)) for name in cls.__annotations__)
+        cls._initial = tuple((name, value) for name, value in given if value != 0)
 
 
 RecordT = TypeVar("RecordT", bound=Record)
@@ -160,17 +156,15 @@ def records(shape: int | tuple[int, ...], kind: type[Record]) -> Any:
         A `Rows` of `kind` for an int, else a `Grid`.
     kind : type
     """
-    array: Any = np.zeros(shape, kind.dtype).view(Rows)
-    if prod(shape if isinstance(shape, tuple) else (shape,)) > 0:
-        # A row of zeros is what memory that was never touched has.
-        for name, value in _defaults(kind):
-            array[name] = value
+    array = untouched(shape, kind)
+    for name, value in kind._initial:
+        array[name] = value
     return array
 
 
-def _defaults(kind: type[Record]) -> list[tuple[str, Any]]:
-    given = ((name, getattr(kind, name, 0)) for name in kind.__annotations__)
-    return [(name, value) for name, value in given if value != 0]
+def untouched(shape: int | tuple[int, ...], kind: type[Record]) -> Any:
+    """Return rows of zeros, whose memory the system gives as it is touched: for rows that are made blank before use."""
+    return np.zeros(shape, kind.dtype).view(Rows)
 
 
 class Dimension:

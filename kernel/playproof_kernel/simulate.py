@@ -184,7 +184,8 @@ def with_room(sim: Sim, stop: int) -> Sim:
         return _with_larger_logs(sim)
     if stop == loop.Stop.ARENA:
         size = 2 * int(sim.run[0].arena_wanted)
-        return sim._replace(arena=grown(sim.arena, size), spare=np.zeros(size, np.int32))
+        larger: Sim = enlarged(sim, {ENTRIES: size})
+        return larger
     if stop == loop.Stop.TREE:
         return _with_larger_trees(sim)
     if stop == loop.Stop.STALL:
@@ -480,12 +481,6 @@ def _new_trees(workers: int, capacity: int) -> Any:
 
 def _new_branches(workers: int, capacity: int) -> Any:
     return np.full((workers, max(16, 1 << (2 * capacity).bit_length())), NONE, np.int64)
-
-
-def grown(array: Any, size: int) -> Any:
-    grown = np.zeros(size, array.dtype)
-    grown[: len(array)] = array
-    return grown.view(type(array))
 
 
 def _with_larger_logs(sim: Sim) -> Sim:
