@@ -222,8 +222,7 @@ def validate(
     for item in proven.findings:
         findings.add(item)
     if deployment is not None:
-        findings.extend(misoffered(proven.graph, deployment, offered or Load(), places))
-        findings.extend(fit(proven.graph, deployment, offered or Load()))
+        findings.extend(_unfit(proven.graph, deployment, offered or Load(), places))
         findings.extend(contradictions(proven.graph, offered or Load()))
     held: tuple[Obligation, ...] = ()
     if deployment is not None and not findings.errors:
@@ -295,6 +294,13 @@ def replay_configured(
     return _replay(trace, configuration.deployment, configuration.load, places, per_request, progress, compile, engine)
 
 
+def _unfit(graph: Graph, deployment: AnyDeployment, load: Load, places: Mapping[str, Where]) -> Findings:
+    """Say what of a load does not belong to the kind of trace, and what of a deployment does not fit it."""
+    findings = misoffered(graph, deployment, load, places)
+    findings.extend(fit(graph, deployment, load))
+    return findings
+
+
 def _replay(
     trace: ProvenGraph,
     deployment: AnyDeployment,
@@ -318,8 +324,7 @@ def _replay_slowly(
     from playproof_reference.ledger import ledger_of
     from playproof_reference.replay import replay as by_the_book
 
-    findings = misoffered(trace.graph, deployment, load, places)
-    findings.extend(fit(trace.graph, deployment, load))
+    findings = _unfit(trace.graph, deployment, load, places)
     findings.extend(beyond_reference(load, places))
     if findings.errors:
         raise InvalidDeployment(findings)
@@ -345,8 +350,7 @@ def _replay_so(
     from playproof_kernel.controlled import simulate_controlled
     from playproof_kernel.snapshot import InvalidSnapshot
 
-    findings = misoffered(trace.graph, deployment, load, places)
-    findings.extend(fit(trace.graph, deployment, load))
+    findings = _unfit(trace.graph, deployment, load, places)
     if findings.errors:
         raise InvalidDeployment(findings)
     started = time.perf_counter_ns()
@@ -416,8 +420,7 @@ def fuzz(
     from playproof.fuzzing import fuzz as tried
 
     deployment, load = deployment or Deployment(), load or Load()
-    findings = misoffered(trace.graph, deployment, load, places)
-    findings.extend(fit(trace.graph, deployment, load))
+    findings = _unfit(trace.graph, deployment, load, places)
     if findings.errors:
         raise InvalidDeployment(findings)
     hunt = Hunt(Hunt.fresh_seed() if seed is None else seed, minutes, rounds, only)

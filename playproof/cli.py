@@ -357,22 +357,17 @@ def inspect(
         raise typer.BadParameter("only a picture is of one play: add --output mermaid or dot", param_hint="--play")
     reading = _reading(None, format, nested_timestamp_basis, subagent_marker, block_size)
     _select(reading, skip_bad, exclude, follow_links)
-    with _patience("reading and proving"):
-        result = api.validate(paths, **reading, compile=_setting(compile))
-    if result.proven is None:
-        print_findings(err, result.findings)
-        print_verdict(err, result.findings)
-        raise typer.Exit(_refusal(result.findings))
-    graph = result.proven.graph
+    proven, findings = _read_and_proven(paths, reading, compile)
+    graph = proven.graph
     if drawing:
         _draw(graph, play, output)
         return
-    figures = inspect_graph(graph, result.findings).to_dict()
+    figures = inspect_graph(graph, findings).to_dict()
     if output is View.json:
         _print_json(figures)
     else:
         print_inspection(out, figures)
-        print_findings(out, result.findings)
+        print_findings(out, findings)
 
 
 def _draw(graph: Graph, name: str | None, output: View) -> None:
@@ -477,13 +472,20 @@ def _proven(
         )
     reading = _reading(configuration, None)
     _select(reading, skip_bad, exclude, follow_links)
+    return _read_and_proven(chosen, reading, compile)[0]
+
+
+def _read_and_proven(
+    paths: Sequence[Path], reading: api.Reading, compile: Compile | None
+) -> tuple[ProvenGraph, Findings]:
+    """Return the traces, proven, and what was found besides; say what is not proven, and leave."""
     with _patience("reading and proving"):
-        result = api.validate(chosen, **reading, compile=_setting(compile))
+        result = api.validate(paths, **reading, compile=_setting(compile))
     if result.proven is None:
         print_findings(err, result.findings)
         print_verdict(err, result.findings)
         raise typer.Exit(_refusal(result.findings))
-    return result.proven
+    return result.proven, result.findings
 
 
 def _checked(report: Report) -> Verdict:

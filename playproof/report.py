@@ -207,8 +207,13 @@ class Report:
     def _lines(self) -> Iterator[dict[str, Any]]:
         return self._columns.dicts()
 
-    def check(self) -> Verdict:
+    def check(self, *, may_cancel: bool = False) -> Verdict:
         """Check the lines and figures with the independent checker, and put its verdict into the certificate.
+
+        Parameters
+        ----------
+        may_cancel : bool
+            Whether the caller gave a finite run a list of cancellations.
 
         Returns
         -------
@@ -226,7 +231,8 @@ class Report:
         self.requests_digest = hasher.hexdigest()
         document = msgspec.json.decode(msgspec.json.encode(self.to_dict()))
         graph = self.proven.graph
-        self.verdict = check_lines(graph, chunks, document, document["deployment"], document["load"])
+        settings = document["deployment"], document["load"]
+        self.verdict = check_lines(graph, chunks, document, *settings, may_cancel=may_cancel)
         return self.verdict
 
     def to_dict(self) -> dict[str, Any]:

@@ -6,14 +6,12 @@ from dataclasses import fields, is_dataclass, replace
 from random import Random
 from typing import Any
 
-import msgspec
 import numpy as np
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.deployment import LoadSpec
 from playproof_spec.findings import Finding, Findings, InvalidInput, Where, finding
 from playproof_spec.ledger import Ledger
 
-from playproof.checking import check_lines
 from playproof.controlled import ControlledReport
 from playproof.deployment import InvalidDeployment
 from playproof.fit import fit
@@ -103,15 +101,7 @@ class Attempt:
         variant = self.variant
         kind = Report if isinstance(ledger, Ledger) else ControlledReport
         report = kind(self.proven, ledger, variant.deployment, variant.load, per_request=True)
-        document = msgspec.json.decode(msgspec.json.encode(report.to_dict()))
-        verdict = check_lines(
-            self.proven.graph,
-            report.request_dicts(),
-            document,
-            document["deployment"],
-            document["load"],
-            may_cancel=bool(self.load.cancellations),
-        )
+        verdict = report.check(may_cancel=bool(self.load.cancellations))
         return [item for item in verdict.findings.items if not verdict.ok]
 
     def by_reference(self) -> list[Finding]:
