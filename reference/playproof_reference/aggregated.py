@@ -5,13 +5,15 @@ from __future__ import annotations
 from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.graph import Graph
 
+from playproof_reference.clock import Replay
 from playproof_reference.driver import Driver
+from playproof_reference.host import join_pool
 from playproof_reference.router import Router
 from playproof_reference.vllm import VllmWorker
-from playproof_reference.workers import leave_unfinished, new_worker, of_one_run, share_host, speculate, stops_before
+from playproof_reference.workers import new_worker, of_one_run, speculate
 
 
-class Aggregated:
+class Aggregated(Replay[VllmWorker]):
     """A whole aggregated replay."""
 
     def __init__(self, graph: Graph, deployment: DeploymentSpec, load: LoadSpec, driver: Driver | None = None) -> None:
@@ -19,7 +21,7 @@ class Aggregated:
         requests = self.driver.requests
         self.workers = [new_worker(graph, deployment, requests) for _ in range(deployment.workers)]
         speculate(self.workers, deployment)
-        share_host(self.workers)
+        join_pool(self.workers)
         self.log = of_one_run(self.workers, load)
         self.router = Router(self.workers, deployment.router)
 
@@ -86,14 +88,3 @@ class Aggregated:
         times = [w.end_ns for w in self.workers]
         times += [w.next_copy_end() for w in self.workers]
         return min((at for at in [*times, self.driver.next_time()] if at is not None), default=None)
-
-    def run(self) -> None:
-        self.driver.start()
-        while True:
-            while self.step():
-                pass
-            following = self.next_time()
-            if following is None or stops_before(following, self.driver.load):
-                leave_unfinished(self.workers)
-                break
-            self.driver.now = following

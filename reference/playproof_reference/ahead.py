@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from playproof_spec.deployment import WorkerSpec
 from playproof_spec.graph import Graph
@@ -19,7 +20,7 @@ class Scheduled:
     receivers: list[int]
     gone: list[tuple[int, str]]
     computes: bool
-    prefill_tokens: int
+    prefill_tokens: int = 0
 
 
 @dataclass
@@ -35,15 +36,24 @@ class Owed:
         self.counts[node] = self.of(node) + number
 
 
-class AheadWorker(VllmWorker):
-    """A vLLM worker that schedules a pass while the one before it runs, as if that had given its tokens."""
+ScheduledT = TypeVar("ScheduledT", bound=Scheduled)
+
+
+class TwoPasses(VllmWorker, Generic[ScheduledT]):
+    """A worker that schedules a pass while the one before it runs: what vLLM's and SGLang's have in common."""
 
     def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
         super().__init__(graph, spec, context, requests)
-        self.flight: Scheduled | None = None
-        self.next: Scheduled | None = None
-        self.owed = Owed()
-        self.computing: set[int] = set()
+        self.flight: ScheduledT | None = None
+        self.next: ScheduledT | None = None
+
+    def schedule(self, now: int) -> ScheduledT | None:
+        """Put the next pass together, if there is anything for it to do."""
+        raise NotImplementedError
+
+    def scheduled(self) -> list[ScheduledT]:
+        """The pass that runs and the one behind it, as far as there are any."""
+        return [each for each in (self.flight, self.next) if each is not None]
 
     def has_work(self) -> bool:
         return super().has_work() or self.next is not None
@@ -53,7 +63,7 @@ class AheadWorker(VllmWorker):
             self.next = self.schedule(now)
         if self.next is None:
             return False
-        self.flight = self.next
+        self.flight, self.next = self.next, None
         self.end_ns = now + self.flight.length_ns
         self.passes += self.flight.computes
         self.next = self.schedule(now)
@@ -61,8 +71,25 @@ class AheadWorker(VllmWorker):
 
     def leave(self) -> None:
         self.passes -= self.flight.computes if self.flight is not None else 0
-        for scheduled in (self.flight, self.next):
-            self.prefill_tokens -= scheduled.prefill_tokens if scheduled is not None else 0
+        self.prefill_tokens -= sum(each.prefill_tokens for each in self.scheduled())
+
+    def decided(self) -> list[int]:
+        return [node for each in self.scheduled() for node, _ in each.gone]
+
+    def forget(self, node: int) -> None:
+        for each in self.scheduled():
+            each.receivers = [other for other in each.receivers if other != node]
+            each.gone = [(other, outcome) for other, outcome in each.gone if other != node]
+        super().forget(node)
+
+
+class AheadWorker(TwoPasses[Scheduled]):
+    """A vLLM worker that schedules a pass while the one before it runs, as if that had given its tokens."""
+
+    def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
+        super().__init__(graph, spec, context, requests)
+        self.owed = Owed()
+        self.computing: set[int] = set()
 
     def is_ending(self, node: int) -> bool:
         """Whether the pass that runs gives `node` the last that it wants."""
@@ -160,14 +187,3 @@ class AheadWorker(VllmWorker):
                 self.waiting.remove(node)
             outcomes.append((node, self.complete(node)))
         return outcomes
-
-    def decided(self) -> list[int]:
-        scheduled = [each for each in (self.flight, self.next) if each is not None]
-        return [node for each in scheduled for node, _ in each.gone]
-
-    def forget(self, node: int) -> None:
-        for scheduled in (self.flight, self.next):
-            if scheduled is not None:
-                scheduled.receivers = [other for other in scheduled.receivers if other != node]
-                scheduled.gone = [(other, outcome) for other, outcome in scheduled.gone if other != node]
-        super().forget(node)

@@ -9,8 +9,9 @@ from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec, WorkerS
 from playproof_spec.graph import Graph
 from playproof_spec.ledger import NEVER
 
+from playproof_reference.clock import Replay
 from playproof_reference.driver import Driver
-from playproof_reference.host import HostVllmDestination, HostVllmSource
+from playproof_reference.host import HostVllmDestination, HostVllmSource, join_pool
 from playproof_reference.requests import Request
 from playproof_reference.roles import (
     DestinationRole,
@@ -23,7 +24,7 @@ from playproof_reference.roles import (
 from playproof_reference.router import Router
 from playproof_reference.runs import HandoffTimes, Run
 from playproof_reference.vllm import VllmWorker
-from playproof_reference.workers import leave_unfinished, of_one_run, share_host, speculate, stops_before
+from playproof_reference.workers import of_one_run, speculate
 
 
 @dataclass
@@ -41,7 +42,7 @@ def _roles(worker: WorkerSpec, other: WorkerSpec) -> tuple[type[SourceRole], typ
     return (HostVllmSource if worker.host else VllmSource, HostVllmDestination if other.host else VllmDestination)
 
 
-class Disaggregated:
+class Disaggregated(Replay[SourceRole | DestinationRole]):
     """A whole prefill/decode replay."""
 
     def __init__(self, graph: Graph, deployment: DeploymentSpec, load: LoadSpec, driver: Driver | None = None) -> None:
@@ -61,9 +62,10 @@ class Disaggregated:
         self.decode: list[DestinationRole] = [
             destination(graph, other, context, self.destinations) for _ in range(self.decode_spec.workers)
         ]
+        self.workers = [*self.prefill, *self.decode]
         speculate(self.prefill, deployment, drafting=False)
         speculate(self.decode, deployment)
-        share_host(self.workers)
+        join_pool(self.workers)
         self.log = of_one_run(self.workers, load)
         self.queue: list[tuple[str, int]] = []
         self.deferred: list[tuple[VllmWorker, str, int]] = []
@@ -71,10 +73,6 @@ class Disaggregated:
         self.feedback: list[tuple[int, str]] = []
         self.prefill_router = Router(self.prefill, deployment.router)
         self.decode_router = Router(self.decode, deployment.router)
-
-    @property
-    def workers(self) -> Sequence[SourceRole | DestinationRole]:
-        return [*self.prefill, *self.decode]
 
     # What happened
 
@@ -302,17 +300,6 @@ class Disaggregated:
         times += [at for at in copies if at is not None]
         following = self.driver.next_time()
         return min(times if following is None else [*times, following], default=None)
-
-    def run(self) -> None:
-        self.driver.start()
-        while True:
-            while self.step():
-                pass
-            following = self.next_time()
-            if following is None or stops_before(following, self.driver.load):
-                leave_unfinished(self.workers)
-                break
-            self.driver.now = following
 
 
 def replay_disaggregated(graph: Graph, deployment: DeploymentSpec, load: LoadSpec) -> Run:

@@ -10,52 +10,27 @@ from dataclasses import dataclass
 from playproof_spec.deployment import Rules, WorkerSpec
 from playproof_spec.graph import Graph
 
+from playproof_reference.ahead import Scheduled, TwoPasses
 from playproof_reference.radix import OwnTree
 from playproof_reference.requests import Request
 from playproof_reference.sglang import SglangWorker
 
 
-@dataclass
-class Batch:
-    """A pass that has been scheduled: its length, whom it gives a token or brings to the end, what it refused."""
+@dataclass(kw_only=True)
+class Batch(Scheduled):
+    """A pass that has been scheduled, of prompts or of next tokens."""
 
-    length_ns: int
     prefill: bool
-    receivers: list[int]
-    gone: list[tuple[int, str]]
-    cut: int | None  # whose prompt goes on after it
-    opens: bool  # whether others are looked at again after it
-    computes: bool
-    prefill_tokens: int = 0
+    cut: int | None = None  # whose prompt goes on after it
+    opens: bool = False  # whether others are looked at again after it
 
 
-class OverlapWorker(SglangWorker):
+class OverlapWorker(TwoPasses[Batch], SglangWorker):
     """An SGLang worker that schedules a pass while the one before it runs."""
 
     def __init__(self, graph: Graph, spec: WorkerSpec, context: int, requests: list[Request]) -> None:
         assert spec.rules is Rules.SGLANG
         super().__init__(graph, spec, context, requests)
-        self.flight: Batch | None = None
-        self.next: Batch | None = None
-
-    def has_work(self) -> bool:
-        return super().has_work() or self.next is not None
-
-    def start(self, now: int) -> bool:
-        if self.next is None:
-            self.next = self.schedule(now)
-        if self.next is None:
-            return False
-        self.flight, self.next = self.next, None
-        self.end_ns = now + self.flight.length_ns
-        self.passes += self.flight.computes
-        self.next = self.schedule(now)
-        return True
-
-    def leave(self) -> None:
-        self.passes -= self.flight.computes if self.flight is not None else 0
-        for batch in (self.flight, self.next):
-            self.prefill_tokens -= batch.prefill_tokens if batch is not None else 0
 
     # Scheduling
 
@@ -89,13 +64,21 @@ class OverlapWorker(SglangWorker):
         if self.prefill:
             opens = self.cut is not None or self.ran == 0
             return Batch(
-                self.prefill_length(), True, self.fresh, self.gone, self.cut, opens, True, self.prefilled_now()
+                length_ns=self.prefill_length(),
+                prefill=True,
+                receivers=self.fresh,
+                gone=self.gone,
+                computes=True,
+                prefill_tokens=self.prefilled_now(),
+                cut=self.cut,
+                opens=opens,
             )
         decoding = self.decode() if self.running else []
         if not decoding and not self.gone:
             return None
         known = sum(self.known(node) + (node in self.in_flight()) for node in decoding)
-        return Batch(self.decode_ns(known) if decoding else 0, False, decoding, self.gone, None, False, bool(decoding))
+        length_ns = self.decode_ns(known) if decoding else 0
+        return Batch(length_ns=length_ns, prefill=False, receivers=decoding, gone=self.gone, computes=bool(decoding))
 
     def decode(self) -> list[int]:
         """Take the places of the tokens of a decode pass, retracting for them; whose they are."""
@@ -146,14 +129,7 @@ class OverlapWorker(SglangWorker):
             self.full = False
         return outcomes
 
-    def decided(self) -> list[int]:
-        scheduled = [each for each in (self.flight, self.next) if each is not None]
-        return [node for each in scheduled for node, _ in each.gone]
-
     def forget(self, node: int) -> None:
-        for batch in (self.flight, self.next):
-            if batch is not None:
-                batch.receivers = [other for other in batch.receivers if other != node]
-                batch.gone = [(other, outcome) for other, outcome in batch.gone if other != node]
-                batch.cut = None if batch.cut == node else batch.cut
+        for batch in self.scheduled():
+            batch.cut = None if batch.cut == node else batch.cut
         super().forget(node)

@@ -9,7 +9,7 @@ from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec
 from playproof_spec.graph import Graph
 
 from playproof_reference.ahead import AheadWorker
-from playproof_reference.host import HostVllmWorker, join_pool
+from playproof_reference.host import HostVllmWorker
 from playproof_reference.overlap import OverlapWorker
 from playproof_reference.requests import Admission, Request
 from playproof_reference.sglang import SglangWorker
@@ -28,22 +28,6 @@ def new_worker(graph: Graph, deployment: DeploymentSpec, requests: list[Request]
     elif spec.ahead:
         kind = AheadWorker
     return kind(graph, spec, deployment.context_length, requests)
-
-
-def stops_before(time_ns: int, load: LoadSpec) -> bool:
-    """Whether the load stops the run before `time_ns`."""
-    return load.stop_ns is not None and time_ns > load.stop_ns
-
-
-def leave_unfinished(workers: Sequence[VllmWorker]) -> None:
-    """Take passes out of the count that have not ended."""
-    for worker in workers:
-        worker.leave()
-
-
-def share_host(workers: Sequence[VllmWorker]) -> None:
-    """Give workers the one host pool of the deployment, if that is where their host memory is."""
-    join_pool(workers)
 
 
 def of_one_run(workers: Sequence[VllmWorker], load: LoadSpec) -> list[Admission]:
