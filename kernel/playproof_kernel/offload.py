@@ -545,9 +545,23 @@ def is_still(sim: Sim, worker: int) -> bool:
     if record.shared == 0:
         return not _reads_loose_copies(sim, worker)
     # Being looked at counts as use, in each pass, among what others use.
-    waits = record.awake > 0 or sim.queues[worker, WAITING].head != NONE
-    looked_at = waits and sim.workers[worker].running < config_of(sim, worker).max_sequences
-    return bool(sim.hosts[record.pool].users == 1 or not looked_at)
+    return bool(sim.hosts[record.pool].users == 1 or not _looks_at_some(sim, worker))
+
+
+@compiled
+def _looks_at_some(sim: Sim, worker: int) -> bool:
+    """Whether passes of `worker` look at a request that waits, and would admit it if there were room."""
+    waits = sim.hosts[worker].awake > 0 or sim.queues[worker, WAITING].head != NONE
+    return bool(waits and sim.workers[worker].running < config_of(sim, worker).max_sequences)
+
+
+@compiled
+def eviction_matters(sim: Sim, worker: int) -> bool:
+    """Whether the eviction of a G1 block can change the passes that follow.
+
+    A candidate without room is set aside once its prefix in G1 is so short that a block behind it is on its way.
+    """
+    return bool(sim.hosts[worker].copyings > 0 and _looks_at_some(sim, worker))
 
 
 @compiled

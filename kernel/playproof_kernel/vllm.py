@@ -12,7 +12,7 @@ or when an arrival cuts it short.
 A blocked head of the queue stays blocked meanwhile. It is blocked because its blocks, less those of its prefix that are
 in use, outnumber the available ones. Each block of growth makes one fewer available; at most it evicts one idle block,
 which can at most uncover one second copy in use of the same prefix block. So the first number falls by no more than the
-second.
+second. With host memory it may be set aside instead: see `offload.eviction_matters`.
 
 **Asynchronous scheduling.** A worker may have a pass prepared behind the one in progress, in which the tokens that the
 latter owes count as known. Its functions stand in a section of their own; both passes go along in a macro-step.
@@ -553,14 +553,14 @@ def _give_accepted(sim: Sim, worker: int, request: int, end: int) -> None:
 
 
 @compiled
-def _growth_fits(sim: Sim, worker: int, number: int) -> bool:
-    """Whether the pool covers `number` further decode passes of the batch."""
+def _growth_fits(sim: Sim, worker: int, number: int, room: int) -> bool:
+    """Whether `room` blocks cover `number` further decode passes of the batch."""
     size = config_of(sim, worker).block_size
     short = 0
     for i in range(sim.workers[worker].running):
         live = sim.live[sim.running[worker, i]]
         short += (live.computed + number + size - 1) // size - live.table_len
-    return short <= blocks.available(sim, worker)
+    return short <= room
 
 
 @compiled
@@ -578,12 +578,15 @@ def _plan_macro(sim: Sim, worker: int) -> None:
         number = min(number, passes.MAX_VARYING_PASSES)
     if number <= 1:
         return
-    if not _growth_fits(sim, worker, number - 1):
-        # The most passes whose growth the pool covers; growth is monotone in the number of passes.
+    room = blocks.available(sim, worker)
+    if offload.is_used(sim, worker) and offload.eviction_matters(sim, worker):
+        room = int(record.free)
+    if not _growth_fits(sim, worker, number - 1, room):
+        # The most passes whose growth has room; growth is monotone in the number of passes.
         low, high = 0, number - 1
         while high - low > 1:
             middle = (low + high) // 2
-            if _growth_fits(sim, worker, middle):
+            if _growth_fits(sim, worker, middle, room):
                 low = middle
             else:
                 high = middle

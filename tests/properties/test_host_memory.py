@@ -63,6 +63,12 @@ def test_a_copy_that_ends_with_a_pass_of_a_macro_step(seed: int) -> None:
     assert observed(replayed(case)) == naively_observed(naive_replay(*case))
 
 
+def test_a_candidate_is_set_aside_once_its_prefix_is_evicted() -> None:
+    """Growth evicts idle blocks of a candidate without room; that its store is under way matters from then on."""
+    case = loading_case(4354419, shared=True, split=False)
+    assert observed(replayed(case)) == naively_observed(naive_replay(*case))
+
+
 @given(case=loading_cases())
 def test_what_holds_of_every_ledger(case: Case) -> None:
     """Everything ends; a pool holds what it has room for, counted once; what is loaded was stored, and is admitted."""

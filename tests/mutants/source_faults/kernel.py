@@ -252,7 +252,7 @@ KERNEL: tuple[Fault, ...] = (
     Fault(
         "kernel-26",
         f"{ROOM}/vllm.py",
-        "    if not _growth_fits(sim, worker, number - 1):\n",
+        "    if not _growth_fits(sim, worker, number - 1, room):\n",
         "    if False:\n",
         "a macro-step takes blocks that the pool does not have",
         (REPLAYS, "-k", "preemption or outgrows or blocks"),
