@@ -841,6 +841,8 @@ def recorded(starts: list[float], took: list[float | None], edges: list[tuple[in
         # Each of two dispatches is within the rounding of the recording, but not both: what one gains the other lacks.
         (recorded([0, 48.5, 97], [1, 1, 1], [(0, 1, "dispatch", 50.0), (1, 2, "dispatch", 50.0)]), "failed", "; r1 —"),
         (recorded([0, 49, 98], [1, 1, 1], [(0, 1, "dispatch", 50.0), (1, 2, "dispatch", 50.0)]), "proven", ""),
+        # What follows a contradiction is weighed by the record of it: there is one.
+        (recorded([0, 40, 90], [1, 1, 1], [(0, 1, "dispatch", 50.0), (1, 2, "dispatch", 50.0)]), "failed", "10 ms bef"),
     ],
 )
 def test_g6_weighs_recorded_times(graph: Graph, verdict: str, words: str) -> None:
