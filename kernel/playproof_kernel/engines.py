@@ -5,7 +5,7 @@ from __future__ import annotations
 from playproof_spec.deployment import Backend
 from playproof_spec.machines import RequestEvent
 
-from playproof_kernel import offload, passes, queues, router, sglang, sglang_overlap, sglang_pages, tables, vllm
+from playproof_kernel import events, offload, passes, queues, sglang, sglang_overlap, sglang_pages, tables, vllm
 from playproof_kernel.arrays import NONE, READY, WAITING, Sim
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.transitions import REQUEST_TABLE, advance
@@ -62,7 +62,7 @@ def apply_passes(sim: Sim, worker: int, number: int) -> None:
         sglang.apply_passes(sim, worker, number)
     else:
         vllm.apply_passes(sim, worker, number)
-    router.publish(sim, worker)
+    events.publish(sim, worker)
 
 
 @compiled
@@ -101,7 +101,7 @@ def activate(sim: Sim, worker: int, request: int) -> None:
         sglang.activate(sim, worker, request)
     else:
         vllm.activate(sim, worker, request)
-    router.publish(sim, worker)
+    events.publish(sim, worker)
 
 
 @compiled

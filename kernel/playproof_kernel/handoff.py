@@ -21,7 +21,7 @@ from enum import IntEnum
 from playproof_spec.deployment import Backend
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
-from playproof_kernel import engines, instances, queues, radix, requests, router, tables, timers
+from playproof_kernel import engines, events, instances, load, queues, radix, requests, router, tables, timers
 from playproof_kernel.arrays import NONE, PENDING, WAITING, Sim
 from playproof_kernel.jit import compiled, constant
 from playproof_kernel.requests import Hold, node_of, nodes_of
@@ -130,7 +130,7 @@ def place(sim: Sim, request: int) -> int:
     """Place `request` on a worker of its role, by the deployment's policy, and return that worker."""
     run = sim.run[0]
     advance(REQUEST_TABLE, sim.request_state, request, _PLACE)
-    if router.is_used(sim):
+    if events.are_told(sim):
         role = 0 if request < nodes_of(sim) else 1
         config = sim.config[role]
         for worker in range(config.first_worker, config.first_worker + config.workers):
@@ -191,7 +191,7 @@ def _ask(sim: Sim, request: int) -> None:
     record.arrivals += 1
     if prompt >= config.context or prompt > config.blocks * config.block_size:
         advance(REQUEST_TABLE, sim.request_state, request, _CANCEL)
-        router.leave(sim, worker, request)
+        load.leave(sim, worker, request)
         sim.live[request].worker = NONE
         _give_up(sim, node)
         requests.tell(sim, node)
@@ -390,7 +390,7 @@ def _clean(sim: Sim, request: int) -> None:
     if worker == NONE:
         return
     record = sim.workers[worker]
-    router.leave(sim, worker, request)
+    load.leave(sim, worker, request)
     engines.forget(sim, worker, request)
     if ticket.hold == _PENDING:
         queues.remove(sim.queues[worker, PENDING], sim.live, request)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from playproof_spec.machines import BlockEvent, BlockState, HostBlockEvent
 
-from playproof_kernel import pages, router
+from playproof_kernel import events, pages
 from playproof_kernel.arrays import NONE, Sim
 from playproof_kernel.blocks import slot_of
 from playproof_kernel.jit import ONE, compiled, constant, natural
@@ -382,7 +382,7 @@ def evict(pool: Any, number: int) -> None:
                 place = natural((page << PAGE_BITS) | low)
                 advance(HOST_BLOCK_TABLE, pool.states, place, _EVICT)
                 if pool.index.shape[0] > 1:
-                    router.log(pool.evicted, pages.key_at(pool.pages, place))
+                    events.log(pool.evicted, pages.key_at(pool.pages, place))
                 evicted |= 1 << low
                 left -= 1
         _leave(pool, page, evicted)
@@ -461,7 +461,7 @@ def stored(pool: Any, place: int, sources: Any) -> tuple[int, int]:
             evicted += 1
         advance(HOST_BLOCK_TABLE, pool.states, place, _STORE_DONE)
         if pool.index.shape[0] > 1:
-            router.tell(pool.index, pool.index_buckets, pages.key_at(pool.pages, place), ONE)
+            events.tell(pool.index, pool.index_buckets, pages.key_at(pool.pages, place), ONE)
         blocks |= 1 << (place & (PAGE - 1))
         number += 1
     pool.pages[natural(page)].pending &= ~blocks

@@ -21,7 +21,7 @@ from __future__ import annotations
 from playproof_spec.machines import RequestEvent, TransferEvent
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import blocks, host, links, prompts, queues, router, tables
+from playproof_kernel import blocks, events, host, links, prompts, queues, tables
 from playproof_kernel.arrays import (
     ASIDE,
     D2H,
@@ -190,7 +190,7 @@ def _end(sim: Sim, row: int) -> None:
         _give_back(sim, row)
     if sim.workers[worker].pass_end == NONE:
         # Else it tells at the end of its pass: what that has done so far, nobody is to know.
-        router.publish(sim, worker)
+        events.publish(sim, worker)
 
 
 @compiled
@@ -763,7 +763,7 @@ def start_load(sim: Sim, worker: int, request: int, hits: int, number: int) -> b
         return False
     live, ticket, record = sim.live[request], sim.tickets[request], sim.hosts[worker]
     tables.open_with_prefix(sim, worker, request, hits)
-    router.note_taking(sim, worker, number)
+    events.note_taking(sim, worker, number)
     blocks.allocate(blocks.pool_of(sim, worker), sim.arena, live.table_begin + hits, number, blocks.RESERVE_LOAD)
     live.table_len = hits + number
     row = _new_copying(sim, worker, request)

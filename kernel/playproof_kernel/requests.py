@@ -12,7 +12,7 @@ from typing import Any
 from playproof_spec.deployment import Role
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
-from playproof_kernel import queues, router
+from playproof_kernel import load, queues
 from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, Sim
 from playproof_kernel.jit import ONE, compiled, constant
 from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
@@ -140,7 +140,7 @@ def admit(sim: Sim, worker: int, request: int, reused: int) -> None:
     run.admissions += 1
     if live.admissions == 0:
         live.first_admit = run.now
-        router.begin(sim, worker, request)
+        load.begin(sim, worker, request)
     live.admissions += 1
 
 
@@ -176,7 +176,7 @@ def finish(sim: Sim, worker: int, request: int, end: int) -> None:
     record = sim.workers[worker]
     advance(REQUEST_TABLE, sim.request_state, request, _FINISH)
     sim.live[request].terminal = end
-    router.leave(sim, worker, request)
+    load.leave(sim, worker, request)
     record.capacity_epoch += 1
     if config_of(sim, worker).role == _PREFILL:
         sim.tickets[request].hold = _SOURCE
@@ -203,7 +203,7 @@ def tell_first_outcomes(sim: Sim, worker: int, end: int, number: int) -> None:
     """Put the first `number` of what has been rejected or failed on the feedback list."""
     for _ in range(number):
         request = queues.take(sim.queues[worker, OUTCOMES], sim.live)
-        router.leave(sim, worker, request)
+        load.leave(sim, worker, request)
         if sim.tickets[request].canceled == 0:
             sim.live[request].terminal = end
             tell(sim, request)

@@ -7,7 +7,7 @@ arena runs short.
 
 from __future__ import annotations
 
-from playproof_kernel import blocks, router
+from playproof_kernel import blocks, events
 from playproof_kernel.arrays import ASIDE, NONE, WAITING, Sim
 from playproof_kernel.jit import ONE, ZERO, compiled
 from playproof_kernel.requests import config_of
@@ -120,7 +120,7 @@ def extend(sim: Sim, worker: int, request: int, tokens: int) -> None:
     size = config_of(sim, worker).block_size
     needed = (tokens + size - 1) // size
     if live.table_len < needed:
-        router.note_taking(sim, worker, needed - live.table_len)
+        events.note_taking(sim, worker, needed - live.table_len)
         pool = blocks.pool_of(sim, worker)
         blocks.allocate(pool, sim.arena, live.table_begin + live.table_len, needed - live.table_len, blocks.ALLOCATE)
         live.table_len = needed
@@ -165,8 +165,8 @@ def _cache(sim: Sim, worker: int, request: int, full: int, event: int) -> None:
         if block < upto:
             key = static.space + keys.first + (block - number) * config.key_stride
             blocks.fill(pool, sim.arena, live.table_begin + block, upto - block, key, config.key_stride, event)
-            if router.is_used(sim):
-                router.note_cached(sim, worker, key, config.key_stride, upto - block)
+            if events.are_told(sim):
+                events.note_cached(sim, worker, key, config.key_stride, upto - block)
         number += keys.count
         if number >= full:
             break

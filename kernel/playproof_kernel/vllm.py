@@ -34,7 +34,7 @@ from playproof_spec.deployment import Role, TimingKind
 from playproof_spec.machines import RequestEvent, RequestState
 from playproof_spec.units import HORIZON_NS
 
-from playproof_kernel import blocks, offload, passes, queues, requests, router, speculation, tables
+from playproof_kernel import blocks, events, offload, passes, queues, requests, speculation, tables
 from playproof_kernel.arrays import ASIDE, NONE, OUTCOMES, PENDING, WAITING, Sim
 from playproof_kernel.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.requests import config_of, known
@@ -530,7 +530,7 @@ def _reserve_tokens(sim: Sim, worker: int) -> bool:
         preempted = True
         _preempt_last(sim, worker)
     if wanted > record.free:
-        router.note_taking(sim, worker, wanted)
+        events.note_taking(sim, worker, wanted)
         blocks.evict(blocks.pool_of(sim, worker), wanted)
     return preempted
 
