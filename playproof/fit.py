@@ -137,7 +137,7 @@ def contradictions(graph: Graph, load: Load) -> Findings:
     if load.snapshot_seed is None or load.lanes is None:
         return Findings()
     # They bring a compiler along, which a validation without a snapshot does not need.
-    from playproof_kernel.snapshot import InvalidSnapshot, plan_snapshots
+    from playproof_kernel.runs.cuts import InvalidSnapshot, plan_snapshots
     from playproof_spec.digest import graph_digest
 
     try:

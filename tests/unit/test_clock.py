@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playproof_kernel import UnfitLoad, loop, simulate, simulate_controlled
-from playproof_kernel.simulate import with_room
+from playproof_kernel import UnfitLoad, simulate, simulate_controlled
+from playproof_kernel.runs import loop
+from playproof_kernel.runs.finite import with_room
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.clock import PREPARED_PLAYS, PassCost, RoleWork, clock_finding
 from playproof_spec.deployment import (
