@@ -154,7 +154,7 @@ def replay(case: Pressed) -> tuple[Sim, Ledger]:
 def check_pools(sim: Sim) -> None:
     """Free, idle and used blocks are all the blocks of each worker, and those used are those that requests hold."""
     for worker in range(len(sim.workers)):
-        if sim.config[0].backend == Backend.SGLANG:
+        if sim.config[0].keeps_tree != 0:
             _check_pages(sim, worker)
         else:
             _check_copies(sim, worker)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from playproof_spec.deployment import Backend
 from playproof_spec.graph import Trigger
 from playproof_spec.machines import HostBlockState, LaneState, NodeState, PhaseState, PlayState, RequestState
 
@@ -252,12 +251,12 @@ def _fits(at: At) -> bool:
     seats = int(record.running) + (request not in sim.running[worker, : record.running])
     if seats > config.max_sequences:
         return False
-    if config.backend == Backend.SGLANG:
+    if config.keeps_tree != 0:
         return bool(live.table_len >= _pages(int(live.computed), size))
     free = int(config.blocks) - int(np.count_nonzero(sim.block_state[worker]))
     idle = int(np.count_nonzero((sim.block_state[worker] != 0) & (sim.copies[worker].refs < 0)))
     tokens = lifecycle.known(sim, request)
-    if config.backend == Backend.VLLM and config.reserve == 0:
+    if config.reserve == 0:
         # Only what the pass computes has to find room; how much that is, the pass's budget says, but one at the least.
         tokens = min(tokens, int(live.computed) + 1)
     return _pages(tokens, size) - int(live.table_len) <= free + idle
@@ -266,7 +265,7 @@ def _fits(at: At) -> bool:
 def _never_fits_idle(sim: Sim, request: int, worker: int, config: Any) -> bool:
     """Whether SGLang refuses a request on a worker where nothing else runs or holds memory, nor will."""
     record, size = sim.workers[worker], int(config.block_size)
-    if config.backend != Backend.SGLANG or record.running > 0 or record.holding > 0:
+    if config.keeps_tree == 0 or record.running > 0 or record.holding > 0:
         return False
     tokens = _pages(lifecycle.known(sim, request), size) * size
     kept = min(int(sim.static[request].limit - sim.live[request].generated), KEPT_OUTPUT_MAX)

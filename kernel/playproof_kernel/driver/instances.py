@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_spec.deployment import Backend
 from playproof_spec.machines import NodeEvent, NodeState, PlayEvent, PlayState, RequestState
 
 from playproof_kernel.ground import lifecycle
@@ -41,7 +40,6 @@ _COMPLETED, _FAILED, _INCOMPLETE = (
     constant(PlayState.INCOMPLETE),
 )
 _REQUEST_CANCELED = constant(RequestState.CANCELED)
-_SGLANG = constant(Backend.SGLANG)
 
 
 # Slots --------------------------------------------------------------------------------------------------------------
@@ -85,7 +83,7 @@ def clear_request(sim: Sim, slot: int, source: int, serial: int, space: int) -> 
     nodes = lifecycle.nodes_of(sim)
     _clear_row(sim, slot + nodes, source + nodes, serial, space)
     sim.handoffs[slot] = sim.blank_handoff[0]
-    if sim.config[0].backend == _SGLANG:
+    if sim.config[0].destination_first != 0:
         renew(DESTINATION_FIRST_TABLE, sim.handoff_state, slot)
     else:
         renew(SOURCE_FIRST_TABLE, sim.handoff_state, slot)

@@ -1,70 +1,80 @@
-"""One door to both engines: the deployment's backend decides which module acts."""
+"""The doors to whichever engine serves a run, and what is the same of all of them."""
 
 from __future__ import annotations
 
-from playproof_spec.deployment import Backend
+from playproof_spec.deployment import WorkerSpec
 from playproof_spec.machines import RequestEvent
 
-from playproof_kernel.engines import passes, sglang, sglang_overlap, sglang_pages, vllm
+from playproof_kernel.engines import passes, sglang, sglang_overlap, vllm, vllm_async
+from playproof_kernel.engines.seam import ENGINES, Engine
 from playproof_kernel.ground import queues
 from playproof_kernel.ground.arrays import NONE, READY, WAITING, Sim
 from playproof_kernel.ground.jit import compiled, constant
 from playproof_kernel.ground.transitions import REQUEST_TABLE, advance
 from playproof_kernel.host import offload
-from playproof_kernel.memory import block_tables, cache_events
+from playproof_kernel.memory import cache_events
 
-_SGLANG = constant(Backend.SGLANG)
+for _engine in (vllm.ENGINE, vllm_async.ENGINE, sglang.ENGINE, sglang_overlap.ENGINE):
+    ENGINES.register(_engine)
+
+# What each does, `seam.Engine` says.
+start_pass = ENGINES.door("start_pass")
+reserve = ENGINES.door("reserve")
+release_source = ENGINES.door("release_source")
+forget = ENGINES.door("forget")
+published = ENGINES.door("published")
+room_for_pass = ENGINES.door("room_for_pass")
+_apply_passes = ENGINES.door("apply_passes")
+_activate = ENGINES.door("activate")
+_go_on = ENGINES.door("go_on")
+_notices = ENGINES.door("notices")
+_let_go = ENGINES.door("let_go")
+_room_for_action = ENGINES.door("room_for_action")
+
 _ENQUEUE = constant(RequestEvent.ENQUEUE)
 
 
-@compiled
-def _is_sglang(sim: Sim) -> bool:
-    return bool(sim.config[0].backend == _SGLANG)
+def number_of(worker: WorkerSpec) -> int:
+    """Return the number of the engine that serves workers of this description.
+
+    Raises
+    ------
+    ValueError
+        When none does.
+    """
+    for number, engine in enumerate(ENGINES.choices):
+        if engine.serves(worker):
+            return number
+    raise ValueError(f"no engine serves {worker}")
 
 
-@compiled
-def _overlaps(sim: Sim) -> bool:
-    return bool(_is_sglang(sim) and sim.config[0].ahead != 0)
+def engine_of(worker: WorkerSpec) -> Engine:
+    """Return the engine that serves workers of this description; see `number_of`."""
+    return ENGINES.choices[number_of(worker)]
 
 
 @compiled
 def enqueue(sim: Sim, worker: int, request: int) -> None:
     """Put `request` at the end of the waiting queue of `worker`, cutting a macro-step short if it matters.
 
-    Behind others it changes nothing before its turn, but that SGLang refuses a prompt at the context limit in its next
-    pass, wherever it stands.
+    Behind others it changes nothing before its turn, unless the engine notices it.
     """
     record = sim.workers[worker]
     waiting = sim.queues[worker, WAITING]
-    too_long = _is_sglang(sim) and sim.static[request].input >= sim.config[0].context
-    if waiting.head == NONE or too_long:
+    noticed = _notices(sim, request)
+    if waiting.head == NONE or noticed:
         interrupt(sim, worker)
     advance(REQUEST_TABLE, sim.request_state, request, _ENQUEUE)
     queues.append(waiting, sim.live, request)
     record.tried = NONE
-    if too_long:
-        record.too_long += 1
-
-
-@compiled
-def start_pass(sim: Sim, worker: int) -> bool:
-    """Schedule one pass of an idle worker; False when it would have no effect."""
-    if _overlaps(sim):
-        return sglang_overlap.start_pass(sim, worker)
-    if _is_sglang(sim):
-        return sglang.start_pass(sim, worker)
-    return vllm.start_pass(sim, worker)
+    if noticed:
+        record.noticed += 1
 
 
 @compiled
 def apply_passes(sim: Sim, worker: int, number: int) -> None:
     """End the first `number` passes of the current step of `worker`, which publishes what it did in them."""
-    if _overlaps(sim):
-        sglang_overlap.apply_passes(sim, worker, number)
-    elif _is_sglang(sim):
-        sglang.apply_passes(sim, worker, number)
-    else:
-        vllm.apply_passes(sim, worker, number)
+    _apply_passes(sim, worker, number)
     cache_events.publish(sim, worker)
 
 
@@ -82,61 +92,21 @@ def interrupt(sim: Sim, worker: int) -> None:
     following_duration = passes.duration_of(sim, worker, number + 1)
     apply_passes(sim, worker, number)
     if passes.resume(sim, worker, number, end, following_duration):
-        # What a pass computes shows at once in vLLM's pool; in SGLang's at its end, but for the overlap schedule.
-        if _overlaps(sim):
-            sglang_overlap.go_on(sim, worker)
-        elif not _is_sglang(sim):
-            vllm.go_on(sim, worker)
-
-
-@compiled
-def reserve(sim: Sim, worker: int, request: int) -> int:
-    """Take memory for the prompt of `request`; returns the tokens to move there, or NONE when there is no room."""
-    if _is_sglang(sim):
-        return sglang.reserve(sim, worker, request)
-    return vllm.reserve(sim, worker, request)
+        _go_on(sim, worker)
 
 
 @compiled
 def activate(sim: Sim, worker: int, request: int) -> None:
     """Let `request`, whose prompt has been moved to `worker`, wait for its seat there; the end of a transfer."""
-    if _is_sglang(sim):
-        sglang.activate(sim, worker, request)
-    else:
-        vllm.activate(sim, worker, request)
+    _activate(sim, worker, request)
     cache_events.publish(sim, worker)
-
-
-@compiled
-def release_source(sim: Sim, worker: int, request: int) -> None:
-    """Let the prompt that `worker` holds for `request` go."""
-    if _is_sglang(sim):
-        sglang.release_source(sim, worker, request)
-    else:
-        vllm.release_source(sim, worker, request)
 
 
 @compiled
 def let_go(sim: Sim, worker: int, request: int) -> None:
     """Take from `request` whatever memory it holds on `worker`."""
-    if sim.live[request].table_len == 0:
-        return
-    if _is_sglang(sim):
-        sglang_pages.let_go(sim, worker, request)
-        return
-    if offload.is_used(sim, worker):
-        offload.drop_load(sim, worker, request)
-        sim.tickets[request].restored = NONE
-    block_tables.release_all(sim, worker, request)
-
-
-@compiled
-def forget(sim: Sim, worker: int, request: int) -> None:
-    """Let nothing that `worker` is about to do be for `request` any more."""
-    if _overlaps(sim):
-        sglang_overlap.forget(sim, worker, request)
-    elif not _is_sglang(sim):
-        vllm.forget(sim, worker, request)
+    if sim.live[request].table_len > 0:
+        _let_go(sim, worker, request)
 
 
 @compiled
@@ -148,5 +118,15 @@ def remove_waiting(sim: Sim, worker: int, request: int) -> None:
         offload.leave(sim, worker, request)
         return
     queues.remove(sim.queues[worker, WAITING], sim.live, request)
-    if _is_sglang(sim) and sim.static[request].input >= sim.config[0].context:
-        sim.workers[worker].too_long -= 1
+    if _notices(sim, request):
+        sim.workers[worker].noticed -= 1
+
+
+@compiled
+def room_for_action(sim: Sim) -> int:
+    """Return whether the memory of every worker has room for one step of a handoff, or one end of a pass."""
+    for worker in range(sim.workers.shape[0]):
+        room = _room_for_action(sim, worker)
+        if room != 0:
+            return int(room)
+    return 0

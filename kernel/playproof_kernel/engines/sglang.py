@@ -23,11 +23,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_spec.deployment import Role, TimingKind
+from playproof_spec.deployment import Backend, DeploymentSpec, Role, TimingKind, WorkerSpec
 from playproof_spec.machines import RequestEvent
 from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel.engines import passes, sglang_own, sglang_peer
+from playproof_kernel.engines.seam import Engine, Room, nothing_for_request, nothing_for_worker
 from playproof_kernel.engines.sglang_pages import (
     RETRACT_STEPS,
     cache,
@@ -56,6 +57,10 @@ _NOT, _BUDGET, _OTHER = constant(Block.NONE), constant(Block.BUDGET), constant(B
 _ENQUEUE, _REJECT, _FAIL = constant(RequestEvent.ENQUEUE), constant(RequestEvent.REJECT), constant(RequestEvent.FAIL)
 _PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
 _FIXED = constant(TimingKind.FIXED)
+_TREES = constant(Room.TREES)
+
+# Reserving splits one node of the radix tree at most; activating and releasing each add two at most.
+NODES_OF_ACTION = 8
 
 
 # The waiting queue ------------------------------------------------------------------------------------------------
@@ -65,7 +70,7 @@ _FIXED = constant(TimingKind.FIXED)
 def refuse_too_long(sim: Sim, worker: int) -> None:
     """Reject every waiting prompt that reaches the context limit; the others keep their order."""
     waiting = sim.queues[worker, WAITING]
-    sim.workers[worker].too_long = 0
+    sim.workers[worker].noticed = 0
     last, request = waiting.tail, NONE
     while waiting.head != NONE and request != last:
         request = queues.take(waiting, sim.live)
@@ -221,7 +226,7 @@ def start_pass(sim: Sim, worker: int) -> bool:
     record.retracted = 0
     record.stuck = 0
     record.cut = NONE
-    if record.too_long > 0:
+    if record.noticed > 0:
         refuse_too_long(sim, worker)
     _seat_ready(sim, worker)
     record.stalled = record.running
@@ -361,3 +366,69 @@ def apply_passes(sim: Sim, worker: int, number: int) -> None:
         sglang_own.end_batch(sim, worker)
     lifecycle.tell_outcomes(sim, worker, end)
     passes.rest(sim, worker)
+
+
+# The engine -------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def notices(sim: Sim, request: int) -> bool:
+    """Whether a prompt is at the context limit: the next pass refuses it, wherever it stands."""
+    return bool(sim.static[request].input >= sim.config[0].context)
+
+
+@compiled
+def published(sim: Sim, worker: int, request: int, blocks: int) -> int:
+    """Return how many leading prompt pages of `request` the tree of `worker` has, as far as it has told."""
+    return radix_tree.published_prefix(radix_tree.tree_of(sim, worker), request, blocks)
+
+
+@compiled
+def room_for_pass(sim: Sim, worker: int) -> int:
+    """Return whether the tree has room for the nodes that a pass may add."""
+    return 0 if radix_tree.has_room(sim, worker, radix_tree.room(sim.running.shape[1])) else _TREES
+
+
+@compiled
+def room_for_action(sim: Sim, worker: int) -> int:
+    """Return whether the tree has room for the nodes that a step of a handoff may add."""
+    return 0 if radix_tree.has_room(sim, worker, NODES_OF_ACTION) else _TREES
+
+
+def tokens_a_pass(spec: WorkerSpec) -> int:
+    """Return the prompt tokens that a pass computes of a prompt which has as many left."""
+    # A chunk is cut to whole pages.
+    return min(max(spec.chunked_prefill_size - spec.block_size, 1), spec.max_prefill_tokens)
+
+
+def _serves(spec: WorkerSpec) -> bool:
+    return spec.backend == Backend.SGLANG and not spec.ahead
+
+
+def refuse(deployment: DeploymentSpec) -> None:
+    """Raise `ValueError` for what no SGLang worker is simulated with."""
+    roles = [deployment.worker, *([] if deployment.decode is None else [deployment.decode.worker])]
+    if any(role.host is not None for role in roles):
+        raise ValueError("host memory belongs to vLLM with prefix caching")
+
+
+ENGINE = Engine(
+    name="sglang",
+    serves=_serves,
+    refuse=refuse,
+    tokens_a_pass=tokens_a_pass,
+    keeps_tree=True,
+    destination_first=True,
+    start_pass=start_pass,
+    apply_passes=apply_passes,
+    go_on=nothing_for_worker,  # what a pass computes shows in the pool at its end
+    notices=notices,
+    reserve=reserve,
+    activate=activate,
+    release_source=release_source,
+    let_go=let_go,
+    forget=nothing_for_request,
+    published=published,
+    room_for_pass=room_for_pass,
+    room_for_action=room_for_action,
+)

@@ -15,6 +15,7 @@ progress, the one behind it is prepared, and each that ends brings one more behi
 
 from __future__ import annotations
 
+from playproof_spec.deployment import Backend, DeploymentSpec, WorkerSpec
 from playproof_spec.machines import RequestState
 
 from playproof_kernel.engines import passes, sglang, sglang_own
@@ -30,6 +31,7 @@ from playproof_kernel.engines.sglang_pages import (
     wants,
 )
 from playproof_kernel.engines.sglang_peer import Block
+from playproof_kernel.engines.sglang_rules import RULE_SETS
 from playproof_kernel.ground import lifecycle, queues
 from playproof_kernel.ground.arrays import NONE, OUTCOMES, Sim
 from playproof_kernel.ground.jit import ONE, ZERO, compiled, constant
@@ -129,7 +131,7 @@ def _prepare(sim: Sim, worker: int) -> bool:
     record.blocked = _NOT
     record.receiving[row] = 0
     earlier = queues.length(sim.queues[worker, OUTCOMES], sim.live)
-    if record.too_long > 0:
+    if record.noticed > 0:
         sglang.refuse_too_long(sim, worker)
     record.stalled = record.running
     taken = sglang_own.prefill_batch(sim, worker, part)
@@ -262,3 +264,26 @@ def forget(sim: Sim, worker: int, request: int) -> None:
     for row in range(2):
         if record.cuts[row] == request:
             record.cuts[row] = NONE
+
+
+def _serves(spec: WorkerSpec) -> bool:
+    return spec.backend == Backend.SGLANG and spec.ahead
+
+
+def _refuse(deployment: DeploymentSpec) -> None:
+    sglang.refuse(deployment)
+    if deployment.decode is not None or deployment.speculation is not None:
+        raise ValueError("the overlap schedule excludes speculation and prefill/decode")
+    if not RULE_SETS[deployment.worker.rules].whole_batches:
+        raise ValueError("the overlap schedule goes with the rules of SGLang's own")
+
+
+ENGINE = sglang.ENGINE._replace(
+    name="sglang, overlap schedule",
+    serves=_serves,
+    refuse=_refuse,
+    start_pass=start_pass,
+    apply_passes=apply_passes,
+    go_on=go_on,
+    forget=forget,
+)

@@ -14,9 +14,6 @@ in use, outnumber the available ones. Each block of growth makes one fewer avail
 which can at most uncover one second copy in use of the same prefix block. So the first number falls by no more than the
 second. With host memory it may be set aside instead: see `offload.eviction_matters`.
 
-**Asynchronous scheduling.** A worker may have a pass prepared behind the one in progress, in which the tokens that the
-latter owes count as known. Its functions stand in a section of their own; both passes go along in a macro-step.
-
 **Prefill and decode roles.** A prefill worker ends a request with its first, hidden token and holds its blocks. A
 decode worker is given requests whose prompt is there already (materialized); they are seated without budget or blocks.
 
@@ -30,22 +27,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_spec.deployment import Role, TimingKind
+from playproof_spec.deployment import Backend, DeploymentSpec, Role, TimingKind, WorkerSpec
 from playproof_spec.machines import RequestEvent, RequestState
 from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel.engines import passes, speculation
+from playproof_kernel.engines.seam import Engine, Room, nothing_for_request, notices_nobody
 from playproof_kernel.ground import lifecycle, queues
 from playproof_kernel.ground.arrays import ASIDE, NONE, OUTCOMES, PENDING, WAITING, Sim
 from playproof_kernel.ground.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.ground.lifecycle import config_of, known
 from playproof_kernel.ground.transitions import REQUEST_TABLE, advance
 from playproof_kernel.host import offload
-from playproof_kernel.memory import block_pool, block_tables, cache_events
+from playproof_kernel.memory import block_pool, block_tables, cache_events, prompt_keys
 
 _ENQUEUE, _REJECT, _FAIL = constant(RequestEvent.ENQUEUE), constant(RequestEvent.REJECT), constant(RequestEvent.FAIL)
 _RUNNING = constant(RequestState.RUNNING)
 _FIXED = constant(TimingKind.FIXED)
+_TABLES = constant(Room.TABLES)
 _PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
 
 
@@ -53,7 +52,7 @@ _PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
 
 
 @compiled
-def _preempt_last(sim: Sim, worker: int) -> int:
+def preempt_last(sim: Sim, worker: int) -> int:
     record = sim.workers[worker]
     record.running -= 1
     request = int(sim.running[worker, record.running])
@@ -66,7 +65,7 @@ def _preempt_last(sim: Sim, worker: int) -> int:
 
 
 @compiled
-def _compute(sim: Sim, worker: int, request: int, tokens: int, part: Any) -> None:
+def compute(sim: Sim, worker: int, request: int, tokens: int, part: Any) -> None:
     """Let `request` compute `tokens` more tokens in this pass: blocks, cache, and its share of the prefill part.
 
     `part` (Int64, shape (3,)) is written: requests that computed prompt tokens, the sum of their prompt tokens known
@@ -93,7 +92,7 @@ def _compute(sim: Sim, worker: int, request: int, tokens: int, part: Any) -> Non
 
 
 @compiled
-def _bound_requests(sim: Sim, worker: int) -> None:
+def bound_requests(sim: Sim, worker: int) -> None:
     """Find out how many tokens the pass to be scheduled computes of one request at most.
 
     The bound of long prefills holds where there is another request that it could keep waiting.
@@ -146,11 +145,11 @@ def _schedule_running(sim: Sim, worker: int, budget: int, part: Any) -> tuple[in
         fits = True
         while needed - live.table_len > block_pool.available(sim, worker):
             preempted = True
-            if _preempt_last(sim, worker) == request:
+            if preempt_last(sim, worker) == request:
                 fits = False
                 break
         if fits:
-            _compute(sim, worker, request, want, part)
+            compute(sim, worker, request, want, part)
             budget -= min(want + drafts, record.most, budget)
             i += 1
     return budget, i, preempted
@@ -221,7 +220,7 @@ def _admit_head(sim: Sim, worker: int, request: int, tokens: int, hits: int, bud
     _seat(sim, worker, request)
     lifecycle.admit(sim, worker, request, live.computed)
     want = min(tokens - live.computed, sim.workers[worker].most, budget)
-    _compute(sim, worker, request, want, part)
+    compute(sim, worker, request, want, part)
     return int(want)
 
 
@@ -246,7 +245,7 @@ def _kept_free(sim: Sim, worker: int) -> int:
 
 
 @compiled
-def _admit_waiting(sim: Sim, worker: int, budget: int, part: Any) -> None:
+def admit_waiting(sim: Sim, worker: int, budget: int, part: Any) -> None:
     """Admit from the head of the waiting queue until one does not fit; end those that can never fit.
 
     While a destination is pending, only materialized requests are admitted.
@@ -362,7 +361,7 @@ def _admit_beside_host(sim: Sim, worker: int, budget: int, part: Any) -> None:
         lifecycle.admit(sim, worker, request, live.computed)
         sim.admissions[sim.run[0].admissions - 1].host = from_host
         want = min(tokens - live.computed, record.most, budget)
-        _compute(sim, worker, request, want, part)
+        compute(sim, worker, request, want, part)
         budget -= want
 
 
@@ -430,13 +429,11 @@ def start_pass(sim: Sim, worker: int) -> bool:
     Writes the worker's record, its pool, its queues and the requests that it touches.
     """
     config = config_of(sim, worker)
-    if config.ahead != 0:
-        return _start_ahead(sim, worker)
     run = sim.run[0]
     record = sim.workers[worker]
     record.passes += 1
     if config.long_prefill < config.max_batched_tokens:
-        _bound_requests(sim, worker)
+        bound_requests(sim, worker)
     evidence = run.admissions + record.preemptions
     part = sim.part[worker]
     part[:] = 0
@@ -449,7 +446,7 @@ def start_pass(sim: Sim, worker: int) -> bool:
         if with_host:
             _admit_beside_host(sim, worker, budget, part)
         else:
-            _admit_waiting(sim, worker, budget, part)
+            admit_waiting(sim, worker, budget, part)
     if config.speculative != 0 and _reserve_tokens(sim, worker):
         preempted = True
     decoding, known_tokens = _decode_part(sim, worker)
@@ -469,7 +466,7 @@ def start_pass(sim: Sim, worker: int) -> bool:
     quiet = quiet and no_outcome and decoding == record.running
     quiet = quiet and (not with_host or offload.is_still(sim, worker))
     if config.macro != 0 and quiet and record.first_duration > 0 and not lifecycle.pending_due(sim, worker):
-        _plan_macro(sim, worker)
+        plan_macro(sim, worker)
     return True
 
 
@@ -531,7 +528,7 @@ def _reserve_tokens(sim: Sim, worker: int) -> bool:
         if wanted <= block_pool.available(sim, worker):
             break
         preempted = True
-        _preempt_last(sim, worker)
+        preempt_last(sim, worker)
     if wanted > record.free:
         cache_events.note_taking(sim, worker, wanted)
         block_pool.evict(block_pool.pool_of(sim, worker), wanted)
@@ -567,7 +564,7 @@ def _growth_fits(sim: Sim, worker: int, number: int, room: int) -> bool:
 
 
 @compiled
-def _plan_macro(sim: Sim, worker: int) -> None:
+def plan_macro(sim: Sim, worker: int) -> None:
     """Extend the pass just scheduled over as many equal ones as the batch allows; writes `macro` and `pass_end`."""
     config = config_of(sim, worker)
     record = sim.workers[worker]
@@ -615,17 +612,9 @@ def grow(sim: Sim, worker: int, number: int) -> None:
 def go_on(sim: Sim, worker: int) -> None:
     """What was a pass in the middle of a macro-step is the first of the next step: note what it computes.
 
-    What a pass computes shows at once in the pool. With asynchronous scheduling so does the pass behind it.
+    What a pass computes shows at once in the pool.
     """
     grow(sim, worker, ONE)
-    if config_of(sim, worker).ahead != 0:
-        record = sim.workers[worker]
-        record.prepared_duration = passes.duration_of(sim, worker, 2)
-        record.prepared_known = record.decode_tokens_known + record.running
-        record.receiving[:] = record.running
-        for i in range(record.running):
-            sim.live[sim.running[worker, i]].owed += 1
-            sim.receivers[worker, :, i] = sim.running[worker, i]
 
 
 @compiled
@@ -652,9 +641,6 @@ def apply_passes(sim: Sim, worker: int, number: int) -> None:
     Writes the pool, the requests, the feedback list and the log of gaps.
     """
     record = sim.workers[worker]
-    if config_of(sim, worker).ahead != 0:
-        _apply_ahead(sim, worker, number)
-        return
     end = passes.finish(sim, worker, number)
     if offload.is_used(sim, worker):
         offload.at_pass_end(sim, worker, end)
@@ -689,202 +675,6 @@ def apply_passes(sim: Sim, worker: int, number: int) -> None:
     passes.rest(sim, worker)
     if offload.is_used(sim, worker):
         offload.return_copies(sim, worker, end)
-
-
-# Asynchronous scheduling -------------------------------------------------------------------------------------------
-
-
-@compiled
-def _is_ending(sim: Sim, request: int) -> bool:
-    """Whether the pass in progress brings `request`, which runs, to its end: there is nothing to schedule for it."""
-    live = sim.live[request]
-    return bool(live.owed > 0 and live.generated + live.owed >= sim.static[request].limit)
-
-
-@compiled
-def _schedule_running_ahead(sim: Sim, worker: int, budget: int, part: Any) -> tuple[int, bool]:
-    """Give running requests their tokens, those that they are owed counted as known.
-
-    Returns
-    -------
-    budget : int
-        What is left.
-    preempted : bool
-        Whether any was preempted.
-    """
-    config = config_of(sim, worker)
-    record = sim.workers[worker]
-    preempted = False
-    i = ZERO
-    while i < record.running and budget > 0:
-        request = sim.running[worker, i]
-        if _is_ending(sim, request):
-            i += 1
-            continue
-        live = sim.live[request]
-        want = min(known(sim, request) + live.owed - live.computed, record.most, budget)
-        needed = (live.computed + want + config.block_size - 1) // config.block_size
-        if needed > config.blocks:
-            block_tables.release_all(sim, worker, request)
-            lifecycle.remove_running(sim, worker, request)
-            lifecycle.note_outcome(sim, worker, request, _FAIL)
-            continue
-        fits = True
-        while needed - live.table_len > block_pool.available(sim, worker):
-            preempted = True
-            if _preempt_last(sim, worker) == request:
-                fits = False
-                break
-        if not fits:
-            break
-        _compute(sim, worker, request, want, part)
-        budget -= want
-        i += 1
-    return budget, preempted
-
-
-@compiled
-def _note_receivers(sim: Sim, worker: int, row: int) -> tuple[int, int]:
-    """Write down whom the pass just scheduled gives a token or brings to its end, in ``sim.receivers[worker, row]``.
-
-    Returns
-    -------
-    decoding, known_tokens : int
-        Those in the decode part, and the tokens that they know together.
-    """
-    record = sim.workers[worker]
-    decoding, known_tokens, receiving = 0, 0, 0
-    for i in range(record.running):
-        request = sim.running[worker, i]
-        live = sim.live[request]
-        tokens = known(sim, request) + live.owed
-        if live.computed != tokens or _is_ending(sim, request):
-            continue
-        sim.receivers[worker, row, receiving] = request
-        receiving += 1
-        if sim.static[request].limit > 0 and (live.generated + live.owed > 0 or live.prompt_pass != record.passes):
-            decoding += 1
-            known_tokens += tokens
-        live.owed += 1
-    record.receiving[row] = receiving
-    return decoding, known_tokens
-
-
-@compiled
-def _prepare(sim: Sim, worker: int) -> bool:
-    """Schedule the pass behind the one in progress, or behind none; False when it would have no effect."""
-    config, run, record = config_of(sim, worker), sim.run[0], sim.workers[worker]
-    row = 1 - record.flight
-    part = sim.part[worker]
-    part[:] = 0
-    record.passes += 1
-    if config.long_prefill < config.max_batched_tokens:
-        _bound_requests(sim, worker)
-    record.prefill_begin[row] = record.prefill_tokens
-    evidence = run.admissions + record.preemptions
-    earlier = queues.length(sim.queues[worker, OUTCOMES], sim.live)
-    budget, preempted = _schedule_running_ahead(sim, worker, config.max_batched_tokens, part)
-    if not preempted:
-        _admit_waiting(sim, worker, budget, part)
-    decoding, known_tokens = _note_receivers(sim, worker, row)
-    outcomes = queues.length(sim.queues[worker, OUTCOMES], sim.live) - earlier
-    admitted = evidence != run.admissions + record.preemptions
-    computes = budget < config.max_batched_tokens or admitted
-    if not computes:
-        record.passes -= 1
-        if outcomes == 0:
-            return False
-    record.computes[row] = computes
-    record.pass_outcomes[row] = outcomes
-    record.prepared_duration = passes.cost(sim, worker, part, decoding, known_tokens)
-    record.prepared_known = known_tokens
-    quiet = part[0] == 0 and budget == config.max_batched_tokens - record.receiving[row]
-    quiet = quiet and decoding == record.receiving[row] and not admitted and outcomes == 0
-    record.quiet[row] = quiet
-    record.prepared = 1
-    return True
-
-
-@compiled
-def _start_ahead(sim: Sim, worker: int) -> bool:
-    """Start the pass that was prepared, or schedule one, and prepare the one behind it; False when there is none."""
-    record = sim.workers[worker]
-    if record.prepared == 0 and not _prepare(sim, worker):
-        return False
-    record.flight = 1 - record.flight
-    record.prepared = 0
-    record.prefill_before = record.prefill_begin[record.flight]
-    passes.begin(sim, worker, int(record.prepared_duration), int(record.prepared_known))
-    if _prepare(sim, worker):
-        same = record.receiving[0] == record.running and record.receiving[1] == record.running
-        quiet = same and record.quiet[0] != 0 and record.quiet[1] != 0
-        if config_of(sim, worker).macro != 0 and quiet and record.first_duration > 0:
-            _plan_macro(sim, worker)
-    return True
-
-
-@compiled
-def _give_owed(sim: Sim, worker: int, request: int, number: int, end: int) -> None:
-    """Give `request` the tokens of `number` passes, the last of which ended at `end`."""
-    live = sim.live[request]
-    # All but the first of these passes were scheduled since.
-    live.owed -= 1
-    if sim.static[request].limit > 0:
-        passes.give_tokens(sim, worker, request, number, end)
-    is_running = sim.request_state[request] == _RUNNING
-    if is_running:
-        block_tables.cache_up_to(sim, worker, request, int(live.computed - live.owed))
-    if live.generated < sim.static[request].limit:
-        return
-    if is_running:
-        block_tables.release_all(sim, worker, request)
-    else:  # it was preempted for the sake of the next pass
-        queues.remove(sim.queues[worker, WAITING], sim.live, request)
-    lifecycle.finish(sim, worker, request, end)
-
-
-@compiled
-def _apply_ahead(sim: Sim, worker: int, number: int) -> None:
-    """End the first `number` passes of the current step; the one behind them stays prepared."""
-    record = sim.workers[worker]
-    end = passes.finish(sim, worker, number)
-    lifecycle.set_canceled_aside(sim, worker)
-    if number > 1:
-        grow(sim, worker, number - 1)
-        passes.record_gaps_between(sim, worker, number)
-    row = record.flight
-    # Those that want no token let go before the others.
-    for wanting in range(2):
-        for i in range(record.receiving[row]):
-            request = int(sim.receivers[worker, row, i])
-            if request == NONE or sim.tickets[request].canceled != 0:
-                continue
-            if (sim.static[request].limit > 0) == (wanting > 0):
-                _give_owed(sim, worker, request, number, end)
-    kept = 0
-    for i in range(record.running):
-        request = sim.running[worker, i]
-        if sim.request_state[request] == _RUNNING:
-            sim.running[worker, kept] = request
-            kept += 1
-    record.running = kept
-    lifecycle.tell_first_outcomes(sim, worker, end, int(record.pass_outcomes[row]))
-    record.receiving[row] = 0
-    if number > 1:
-        record.prepared_duration = passes.duration_of(sim, worker, number + 1)
-        record.prepared_known = record.decode_tokens_known + number * record.receiving[1 - row]
-    passes.rest(sim, worker)
-
-
-@compiled
-def forget(sim: Sim, worker: int, request: int) -> None:
-    """Let no pass that has been scheduled give `request` anything any more: another may take its place."""
-    if config_of(sim, worker).ahead == 0:
-        return
-    for row in range(2):
-        for i in range(sim.workers[worker].receiving[row]):
-            if sim.receivers[worker, row, i] == request:
-                sim.receivers[worker, row, i] = NONE
 
 
 # Handoff ----------------------------------------------------------------------------------------------------------
@@ -944,3 +734,100 @@ def activate(sim: Sim, worker: int, request: int) -> None:
 def release_source(sim: Sim, worker: int, request: int) -> None:
     """Let a held prompt go: its full blocks stay cached."""
     block_tables.release_all(sim, worker, request)
+
+
+@compiled
+def let_go(sim: Sim, worker: int, request: int) -> None:
+    """Take every block from a request that is canceled, and give up what comes for it from host memory."""
+    if offload.is_used(sim, worker):
+        offload.drop_load(sim, worker, request)
+        sim.tickets[request].restored = NONE
+    block_tables.release_all(sim, worker, request)
+
+
+@compiled
+def published(sim: Sim, worker: int, request: int, blocks: int) -> int:
+    """Return how many leading prompt blocks of `request` the pool of `worker` has, as far as it has told.
+
+    They are the leading ones of those that it has told of: whoever takes a block takes those before it with it, and
+    lets go of it before them, so none is evicted before what follows it. So their number is found by bisection. But
+    copies to a shared host pool keep the blocks that they read: there one block is asked for after the other.
+    """
+    if sim.config[sim.workers[worker].role].host != 0 and sim.hosts[worker].shared != 0:
+        return cache_events.published_run(sim, worker, request, ZERO, blocks)
+    low, high = ZERO, blocks
+    while low < high:
+        middle = (low + high + 1) // 2
+        if cache_events.is_published(sim, worker, prompt_keys.of_block(sim, request, middle - 1)):
+            low = middle
+        else:
+            high = middle - 1
+    return int(low)
+
+
+# The engine -------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def room_for_pass(sim: Sim, worker: int) -> int:
+    """Return whether the tables of all that the next pass could admit have room."""
+    return 0 if block_tables.reserve_room(sim, worker) else _TABLES
+
+
+@compiled
+def room_for_action(sim: Sim, worker: int) -> int:
+    """Return whether one more table of any size has room."""
+    return 0 if block_tables.room_for_one(sim) else _TABLES
+
+
+def is_plain(spec: WorkerSpec) -> bool:
+    """Return whether a request is admitted once all that it knows has room, and no more than that is asked."""
+    return spec.reserve_full_prompt and int(spec.watermark * (spec.blocks + 1)) == 0
+
+
+def tokens_a_pass(spec: WorkerSpec) -> int:
+    """Return the prompt tokens that a pass computes of a prompt which has as many left."""
+    if spec.long_prefill_tokens > 0:
+        return min(spec.max_batched_tokens, spec.long_prefill_tokens)
+    return spec.max_batched_tokens
+
+
+def _serves(spec: WorkerSpec) -> bool:
+    return spec.backend == Backend.VLLM and not spec.ahead
+
+
+def _refuse(deployment: DeploymentSpec) -> None:
+    roles = [deployment.worker, *([] if deployment.decode is None else [deployment.decode.worker])]
+    for role in roles:
+        if role.host is not None and not role.prefix_caching:
+            raise ValueError("host memory belongs to vLLM with prefix caching")
+        if role.host is not None and deployment.speculation is not None:
+            raise ValueError("host memory and speculation exclude one another")
+        if role.host is not None and not is_plain(role):
+            raise ValueError("host memory has rules of admission of its own")
+        if deployment.decode is not None and not role.reserve_full_prompt:
+            # What waits to be moved may hold what the rest of the prompt needs: it would be preempted and admitted
+            # without end, and at one instant if passes take no time.
+            raise ValueError("in prefill/decode a prompt is admitted as a whole")
+
+
+ENGINE = Engine(
+    name="vllm",
+    serves=_serves,
+    refuse=_refuse,
+    tokens_a_pass=tokens_a_pass,
+    keeps_tree=False,
+    destination_first=False,
+    start_pass=start_pass,
+    apply_passes=apply_passes,
+    go_on=go_on,
+    notices=notices_nobody,
+    reserve=reserve,
+    activate=activate,
+    release_source=release_source,
+    let_go=let_go,
+    forget=nothing_for_request,
+    published=published,
+    room_for_pass=room_for_pass,
+    room_for_action=room_for_action,
+)

@@ -217,7 +217,7 @@ class Worker(Record):
     chunk_left: i8 = 0
     room_wanted: i8 = 0  # tokens for which it makes room
     fresh: i8 = 0  # pages that it takes
-    too_long: i8 = 0  # waiting prompts at or over the context limit
+    noticed: i8 = 0  # waiting requests about which the next pass does something, wherever they stand
     tick: i8 = 0  # the tree's clock
     tree_live: i8 = 1  # nodes of the tree; the root is one
     tree_used: i8 = 1  # nodes ever taken; the free list holds the others
@@ -444,7 +444,9 @@ class Config(Record):
     """One record a role: aggregated alone, or prefill and decode. What belongs to the run stands in the first."""
 
     role: i8 = 0
-    backend: i8 = 0
+    engine: i8 = 0  # its number at the seam of engines
+    keeps_tree: i8 = 0  # whether the cache is a radix tree, and not a pool of blocks
+    destination_first: i8 = 0  # whether a handoff asks for memory at the decode worker first
     workers: i8 = 0
     first_worker: i8 = 0
     blocks: i8 = 0

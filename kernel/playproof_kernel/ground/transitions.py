@@ -10,12 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from playproof_spec import machines
-from playproof_spec.deployment import Backend
 
 from playproof_kernel.ground.arrays import Sim
-from playproof_kernel.ground.jit import compiled, constant
-
-_SGLANG = constant(Backend.SGLANG)
+from playproof_kernel.ground.jit import compiled
 
 
 class IllegalTransition(Exception):
@@ -60,8 +57,8 @@ def advance(table: Any, states: Any, index: Any, event: Any) -> None:
 
 @compiled
 def advance_handoff(sim: Sim, node: int, event: int) -> None:
-    """Move the handoff of `node` along `event`, by the table of the deployment's engine."""
-    if sim.config[0].backend == _SGLANG:
+    """Move the handoff of `node` along `event`, by the table for the order of its steps."""
+    if sim.config[0].destination_first != 0:
         advance(DESTINATION_FIRST_TABLE, sim.handoff_state, node, event)
     else:
         advance(SOURCE_FIRST_TABLE, sim.handoff_state, node, event)

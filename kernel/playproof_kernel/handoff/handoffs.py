@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from playproof_spec.deployment import Backend
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestEvent, RequestState
 
 from playproof_kernel.driver import instances
@@ -28,7 +27,7 @@ from playproof_kernel.ground.arrays import NONE, PENDING, WAITING, Sim
 from playproof_kernel.ground.jit import compiled, constant
 from playproof_kernel.ground.lifecycle import Hold, node_of, nodes_of
 from playproof_kernel.ground.transitions import REQUEST_TABLE, advance, advance_handoff
-from playproof_kernel.memory import block_tables, cache_events, radix_tree
+from playproof_kernel.memory import cache_events
 from playproof_kernel.routing import kv_router
 
 
@@ -53,7 +52,6 @@ _NOTHING, _SUBMIT, _RESERVE, _TRANSFER = (
 _ACTIVATE, _RELEASE, _CLEAN = constant(Action.ACTIVATE), constant(Action.RELEASE), constant(Action.CLEAN)
 _HOLDS_NOTHING, _PENDING = constant(Hold.NOTHING), constant(Hold.PENDING)
 _SOURCE, _DESTINATION = constant(Hold.SOURCE), constant(Hold.DESTINATION)
-_SGLANG = constant(Backend.SGLANG)
 
 _PLACE, _CANCEL = constant(RequestEvent.PLACE), constant(RequestEvent.CANCEL)
 _REJECT = constant(RequestEvent.REJECT)
@@ -66,9 +64,6 @@ _EVENT_HELD, _EVENT_GRANT = constant(HandoffEvent.PREFILL_DONE), constant(Handof
 _EVENT_TRANSFER, _EVENT_ACTIVATE = constant(HandoffEvent.TRANSFER), constant(HandoffEvent.ACTIVATE)
 _EVENT_COMPLETE, _EVENT_EMPTY = constant(HandoffEvent.COMPLETE), constant(HandoffEvent.COMPLETE_EMPTY)
 _EVENT_FAIL, _EVENT_CANCEL = constant(HandoffEvent.FAIL), constant(HandoffEvent.CANCEL)
-
-# Reserving splits one node of the radix tree at most; activating and releasing each add two at most.
-TREE_ROOM = 8
 
 
 @compiled
@@ -84,17 +79,6 @@ def is_split(sim: Sim) -> bool:
 def _queue(sim: Sim, request: int, action: int) -> None:
     sim.tickets[request].action = action
     queues.append(sim.actions[sim.workers.shape[0]], sim.tickets, request)
-
-
-@compiled
-def room(sim: Sim) -> bool:
-    """Whether the block tables and radix trees can take one more action or pass end; makes room if it can."""
-    if sim.config[0].backend == _SGLANG:
-        enough = True
-        for worker in range(sim.workers.shape[0]):
-            enough = enough and radix_tree.has_room(sim, worker, TREE_ROOM)
-        return enough
-    return block_tables.room_for_one(sim)
 
 
 @compiled
@@ -160,7 +144,7 @@ def begin(sim: Sim, node: int) -> None:
         _refuse(sim, node)
     elif not is_split(sim):
         engine.enqueue(sim, place(sim, node), node)
-    elif sim.config[0].backend == _SGLANG:
+    elif sim.config[0].destination_first != 0:
         _queue(sim, node + nodes_of(sim), _RESERVE)
     else:
         _queue(sim, node, _SUBMIT)
@@ -233,7 +217,7 @@ def reserve_next(sim: Sim, worker: int) -> bool:
     sim.handoffs[node].missing = missing
     sim.handoffs[node].reserved = sim.run[0].now
     advance_handoff(sim, node, _EVENT_GRANT)
-    if sim.config[0].backend == _SGLANG:
+    if sim.config[0].destination_first != 0:
         _queue(sim, node, _SUBMIT)
     else:
         _queue(sim, request, _TRANSFER)
@@ -338,7 +322,7 @@ def _end(sim: Sim, request: int) -> None:
     else:
         advance_handoff(sim, node, _EVENT_HELD)
         sim.handoffs[node].held = sim.run[0].now
-        _queue(sim, node + nodes_of(sim), _TRANSFER if sim.config[0].backend == _SGLANG else _RESERVE)
+        _queue(sim, node + nodes_of(sim), _TRANSFER if sim.config[0].destination_first != 0 else _RESERVE)
 
 
 # Failure and cancellation -----------------------------------------------------------------------------------------

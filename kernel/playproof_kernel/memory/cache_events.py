@@ -19,7 +19,7 @@ from typing import Any
 from playproof_kernel.ground import buckets
 from playproof_kernel.ground.arrays import NONE, Sim
 from playproof_kernel.ground.jit import ONE, compiled
-from playproof_kernel.memory import block_pool
+from playproof_kernel.memory import block_pool, prompt_keys
 from playproof_kernel.memory.block_pool import GENERATED
 
 
@@ -149,3 +149,12 @@ def is_published(sim: Sim, row: int, key: int) -> bool:
     """Whether what events have told of a pool, row `row` of ``sim.index``, has the prompt block `key` in it."""
     entry = buckets.find(sim.index[row], sim.index_buckets[row], key)
     return bool(entry != NONE and sim.index[row, entry].published > 0)
+
+
+@compiled
+def published_run(sim: Sim, row: int, request: int, begin: int, blocks: int) -> int:
+    """Return how many full prompt blocks from `begin` on, one after the other, the pool of `row` has."""
+    block = begin
+    while block < blocks and is_published(sim, row, prompt_keys.of_block(sim, request, block)):
+        block += 1
+    return int(block - begin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from playproof_kernel.ground.arrays import Sim
 from playproof_kernel.ground.jit import compiled
 
 
@@ -35,3 +36,10 @@ def part_of(run: Any, static: Any, stride: int, begin: int, end: int) -> tuple[i
     block = max(begin, run.begin)
     number = min(end, run.begin + run.count) - block
     return int(block), int(number), int(static.space + run.first + (block - run.begin) * stride)
+
+
+@compiled
+def of_block(sim: Sim, request: int, block: int) -> int:
+    """Return the key of a full block of the prompt of `request`."""
+    static = sim.static[request]
+    return key_at(sim.keys, static, static.space, sim.config[0].key_stride, block)

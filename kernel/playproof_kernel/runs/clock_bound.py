@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from playproof_spec.clock import PassCost, RoleWork, clock_finding
-from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec, TimingKind, WorkerSpec
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, TimingKind, WorkerSpec
 from playproof_spec.findings import Finding, Findings, InvalidInput, finding
 from playproof_spec.graph import Graph
 from playproof_spec.units import NS_PER_MS, ns_to_ms
+
+from playproof_kernel.engines.engine import engine_of
 
 MS_PER_S = 1000.0
 
@@ -59,11 +61,7 @@ def refuse_past_horizon(graph: Graph, deployment: DeploymentSpec, load: LoadSpec
 
 
 def _work(worker: WorkerSpec, prompts: bool, outputs: bool) -> RoleWork:
-    # A chunk is cut to whole pages.
-    chunk = max(worker.chunked_prefill_size - worker.block_size, 1)
-    budget = min(chunk, worker.max_prefill_tokens) if worker.backend == Backend.SGLANG else worker.max_batched_tokens
-    if worker.backend == Backend.VLLM and worker.long_prefill_tokens > 0:
-        budget = min(budget, worker.long_prefill_tokens)
+    budget = engine_of(worker).tokens_a_pass(worker)
     timing = worker.timing
     fixed = timing.kind == TimingKind.FIXED
     return RoleWork(

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from playproof_spec.certificate import ProvenGraph
 from playproof_spec.deployment import (
     MAX_DRAFTS,
-    Backend,
     DeploymentSpec,
     HostSpec,
     LoadSpec,
@@ -26,7 +25,8 @@ from playproof_spec.units import HORIZON_NS
 from playproof_kernel.checks.translation import compile_checked, settings_of
 from playproof_kernel.corpus.compiled import CompiledGraph
 from playproof_kernel.driver import play_driver
-from playproof_kernel.engines import sglang_rules
+from playproof_kernel.engines import sglang_rules, vllm
+from playproof_kernel.engines.engine import engine_of, number_of
 from playproof_kernel.engines.passes import MAX_VARYING_PASSES
 from playproof_kernel.ground.arrays import (
     ACTION_QUEUES,
@@ -206,13 +206,13 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
     static = _new_static(graph, config)
     workers, rows = int(config.workers.sum()), len(static)
     sequences, lanes = int(config.max_sequences.max()), int(config[0].lanes)
-    sglang = config[0].backend == Backend.SGLANG
-    # SGLang counts pages; only vLLM keeps copies apart, and tables of them.
-    copies = 0 if sglang else int(config.blocks.max())
+    keeps_tree = config[0].keeps_tree != 0
+    # A tree counts pages; only a pool of blocks keeps copies apart, and tables of them.
+    copies = 0 if keeps_tree else int(config.blocks.max())
     # More numbers than there are blocks, for the blocks of a prompt to have neighbouring ones (see `block_pool`).
     numbers = min(4 * copies, copies + MAX_SPARE_NUMBERS)
-    longest = 0 if sglang else int(static.table_size.max())
-    capacity = radix_tree.room(sequences) if sglang else 1
+    longest = 0 if keeps_tree else int(static.table_size.max())
+    capacity = radix_tree.room(sequences) if keeps_tree else 1
     # Room for a full batch of the longest requests, within what a processor keeps at hand; it grows when that is short.
     arena = min(2 * sequences * longest, max(2 * longest, 1 << 18))
     gaps = 1 << (4 * (MAX_VARYING_PASSES + sequences) * workers).bit_length()
@@ -263,12 +263,13 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
 
 def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: int) -> Any:
     decode = deployment.decode
+    engine_of(deployment.worker).refuse(deployment)
     config = records(1 if decode is None else 2, Config)
     _fill_role(config[0:1], deployment.worker, deployment.workers, nodes)
     if decode is not None:
         prefill = deployment.worker
-        if (prefill.backend, prefill.block_size) != (decode.worker.backend, decode.worker.block_size):
-            raise ValueError("the roles of a deployment have one backend and one block size")
+        if (engine_of(prefill), prefill.block_size) != (engine_of(decode.worker), decode.worker.block_size):
+            raise ValueError("the roles of a deployment have one engine and one block size")
         if prefill.rules != decode.worker.rules:
             raise ValueError("the roles of a deployment follow one set of rules")
         _fill_role(config[1:2], decode.worker, decode.workers, nodes)
@@ -288,21 +289,6 @@ def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: i
     # With speculation no pass can be told from the one before it.
     config.macro = load.macro_steps and deployment.speculation is None
     config.end = HORIZON_NS if load.stop_ns is None else load.stop_ns
-    for role in config:
-        if role.host != 0 and (role.backend != Backend.VLLM or role.caching == 0):
-            raise ValueError("host memory belongs to vLLM with prefix caching")
-        if role.host != 0 and deployment.speculation is not None:
-            raise ValueError("host memory and speculation exclude one another")
-        if role.host != 0 and role.plain == 0:
-            raise ValueError("host memory has rules of admission of its own")
-        if role.ahead != 0 and (role.host != 0 or deployment.speculation is not None or decode is not None):
-            raise ValueError("asynchronous scheduling excludes host memory, speculation and prefill/decode")
-        if decode is not None and role.backend == Backend.VLLM and role.reserve == 0:
-            # What waits to be moved may hold what the rest of the prompt needs: it would be preempted and admitted
-            # without end, and at one instant if passes take no time.
-            raise ValueError("in prefill/decode a prompt is admitted as a whole")
-        if role.ahead != 0 and role.backend == Backend.SGLANG and role.whole_batches == 0:
-            raise ValueError("the overlap schedule goes with the rules of SGLang's own")
     return config
 
 
@@ -319,7 +305,9 @@ def _fill_speculation(config: Any, spec: SpeculationSpec) -> None:
 
 
 def _fill_role(config: Any, spec: WorkerSpec, workers: int, nodes: int) -> None:
-    config.backend = spec.backend
+    config.engine = number_of(spec)
+    config.keeps_tree = engine_of(spec).keeps_tree
+    config.destination_first = engine_of(spec).destination_first
     config.workers = workers
     config.blocks = spec.blocks
     config.block_size = spec.block_size
@@ -331,7 +319,7 @@ def _fill_role(config: Any, spec: WorkerSpec, workers: int, nodes: int) -> None:
     # As vLLM reckons it: it keeps one block of its own, and counts it.
     config.watermark = int(spec.watermark * (spec.blocks + 1))
     config.long_prefill = spec.long_prefill_tokens or spec.max_batched_tokens
-    config.plain = spec.reserve_full_prompt and int(spec.watermark * (spec.blocks + 1)) == 0
+    config.plain = vllm.is_plain(spec)
     config.chunked_prefill_size = spec.chunked_prefill_size
     config.max_prefill_tokens = spec.max_prefill_tokens
     sglang_rules.fill(config, spec.rules, spec.schedule_conservativeness)
@@ -423,7 +411,7 @@ def _new_index(config: Any, deployment: DeploymentSpec) -> dict[str, Any]:
     roles = [deployment.worker] if deployment.decode is None else [deployment.worker, deployment.decode.worker]
     hosts = [spec.host.blocks for spec in roles if spec.host is not None]
     rows, capacity = int(config.workers.sum()) * (3 if hosts else 1), 0
-    if deployment.router is not None and config[0].backend == Backend.VLLM:
+    if deployment.router is not None and config[0].keeps_tree == 0:
         # Each block may hold one key now, and have held another when its pool last published.
         capacity = 2 * max([*config.blocks.tolist(), *hosts])
     index = records((rows, capacity + 1), Indexed)

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec
+from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.machines import BlockState, NodeState, RequestState
 
 from playproof_kernel.corpus.compiled import CompiledGraph
 from playproof_kernel.corpus.live_keys import Chains
 from playproof_kernel.driver import arrivals
+from playproof_kernel.engines.engine import engine_of
 from playproof_kernel.ground.arrays import NODES, NONE, PLAYS, REQUESTS, Edge, Heap, Keys, Sim, Static
 from playproof_kernel.ground.records import enlarged, records
 from playproof_kernel.memory.block_pool import GENERATED, SERIALS_BELOW
@@ -90,7 +91,7 @@ class LiveEngine:
             raise ValueError("a live engine is one aggregated worker without speculation")
         deployment = dataclasses.replace(deployment, workers=1)
         worker = deployment.worker
-        self._sglang = worker.backend == Backend.SGLANG
+        self._keeps_tree = engine_of(worker).keeps_tree
         self._block_size = worker.block_size
         slots = worker.max_sequences + SLOTS
         static = records(slots, Static)
@@ -276,7 +277,7 @@ class LiveEngine:
     def _owned(self) -> Int64:
         """Return, for each slot, before which page a node of the radix tree may hold pages of its prompt."""
         owned = np.zeros(self.slots, np.int64)
-        if self._sglang:
+        if self._keeps_tree:
             tree = self._sim.tree[0, 1 : int(self._sim.workers[0].tree_used)]
             # Nodes on the free list count as well until they are used again: too much is kept, never too little.
             np.maximum.at(owned, tree.owner, tree.end)
@@ -341,7 +342,7 @@ class LiveEngine:
             upto = runs["count"] if whole else np.clip(owned[slot] - runs.begin, 0, runs["count"])
             first.append(runs["first"])
             count.append(upto)
-        if not self._sglang:
+        if not self._keeps_tree:
             states = sim.block_state[0]
             cached = (states == BlockState.CACHED_ACTIVE) | (states == BlockState.CACHED_IDLE)
             places = sim.copies["place"][0, cached].astype(np.int64)

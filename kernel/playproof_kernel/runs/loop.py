@@ -11,17 +11,15 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from playproof_spec.deployment import Backend
-
 from playproof_kernel.driver import instances, play_driver
 from playproof_kernel.engines import engine, passes
+from playproof_kernel.engines.seam import Room
 from playproof_kernel.ground import timers
 from playproof_kernel.ground.arrays import ASIDE, NONE, PENDING, READY, WAITING, Sim
 from playproof_kernel.ground.jit import compiled, compiled_entry, constant
 from playproof_kernel.ground.timers import sooner
 from playproof_kernel.handoff import handoffs
 from playproof_kernel.host import offload
-from playproof_kernel.memory import block_tables, radix_tree
 from playproof_kernel.runs import phases
 
 
@@ -55,7 +53,7 @@ _STALL, _HORIZON, _TREE = constant(Stop.STALL), constant(Stop.HORIZON), constant
 _SEATS, _OVER = constant(Stop.SEATS), constant(Stop.OVER)
 _ENDS, _ACTIONS, _FEEDBACK = constant(Step.ENDS), constant(Step.ACTIONS), constant(Step.FEEDBACK)
 _CLEANUPS, _DISPATCHES, _STARTS = constant(Step.CLEANUPS), constant(Step.DISPATCHES), constant(Step.STARTS)
-_SGLANG = constant(Backend.SGLANG)
+_ENOUGH, _TREES = constant(Room.ENOUGH), constant(Room.TREES)
 
 
 @compiled
@@ -76,8 +74,10 @@ def _end_passes(sim: Sim) -> int:
             # A pass that ended before it in the order may have made copies that took no time.
             _stir(sim, worker, True)
         if sim.workers[worker].pass_end == run.now:
-            if handoffs.is_split(sim) and not handoffs.room(sim):
-                return _no_room(sim)
+            if handoffs.is_split(sim):
+                room = engine.room_for_action(sim)
+                if room != _ENOUGH:
+                    return _stop_for(room)
             _end_pass(sim, worker)
             run.changed = 1
     for worker in range(sim.hosts.shape[0]):
@@ -162,8 +162,9 @@ def _try_stirred(sim: Sim) -> None:
 
 
 @compiled
-def _no_room(sim: Sim) -> int:
-    return _TREE if sim.config[0].backend == _SGLANG else _ARENA
+def _stop_for(room: int) -> int:
+    """Return why the loop stops when an engine's memory wants `room`."""
+    return _TREE if room == _TREES else _ARENA
 
 
 @compiled
@@ -193,8 +194,9 @@ def _dispatch_due(sim: Sim) -> None:
 def _act(sim: Sim) -> int:
     run = sim.run[0]
     while sim.actions[sim.workers.shape[0]].head != NONE:
-        if not handoffs.room(sim):
-            return _no_room(sim)
+        room = engine.room_for_action(sim)
+        if room != _ENOUGH:
+            return _stop_for(room)
         handoffs.act(sim)
         run.changed = 1
     return _DONE
@@ -210,9 +212,8 @@ def _room(sim: Sim, worker: int) -> int:
         return _LOGS
     if 2 * (run.gaps + (passes.MAX_VARYING_PASSES + sequences) * sim.workers.shape[0]) > sim.gaps.shape[0]:
         return _LOGS
-    if sim.config[0].backend == _SGLANG:
-        return _DONE if radix_tree.has_room(sim, worker, radix_tree.room(sequences)) else _TREE
-    return _DONE if block_tables.reserve_room(sim, worker) else _ARENA
+    room = engine.room_for_pass(sim, worker)
+    return _DONE if room == _ENOUGH else _stop_for(room)
 
 
 @compiled

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from playproof_spec.certificate import ProvenGraph, prove
-from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec
+from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.sketch import sketch
 
 from playproof_kernel.corpus.compiled import compile_graph
@@ -41,7 +41,7 @@ def warm(deployment: DeploymentSpec, load: LoadSpec) -> None:
     )
     sim = new_sim(graph, deployment, replace(load, lanes=load.lanes or 1))
     with_room(sim, loop.Stop.LOGS)
-    if deployment.worker.backend == Backend.SGLANG:
+    if sim.config[0].keeps_tree != 0:
         with_room(sim, loop.Stop.TREE)
 
 
