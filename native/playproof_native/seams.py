@@ -31,10 +31,11 @@ class Seam(Generic[Choice]):
     name : str
         What there is one of, as errors call it.
     holding : callable
-        Takes what a door takes first, and returns the number of the choice that holds. Marked as compiled.
+        Takes the first two things that a door takes, and returns the number of the choice that holds. Marked as
+        compiled.
     """
 
-    def __init__(self, name: str, holding: Callable[[Any], int]) -> None:
+    def __init__(self, name: str, holding: Callable[[Any, Any], int]) -> None:
         self.name = name
         self.holding = holding
         self._choices: list[Choice] = []
@@ -124,7 +125,7 @@ def _chain(name: str, seam: Seam[Any], part: str, number: int) -> Callable[..., 
     holding, which = seam.holding, np.int64(number)
 
     def choose(*arguments: Any) -> Any:
-        if holding(arguments[0]) == which:
+        if holding(arguments[0], arguments[1]) == which:
             return first(*arguments)
         return others(*arguments)
 

@@ -61,7 +61,7 @@ def enqueue(sim: Sim, worker: int, request: int) -> None:
     """
     record = sim.workers[worker]
     waiting = sim.queues[worker, WAITING]
-    noticed = _notices(sim, request)
+    noticed = _notices(sim, worker, request)
     if waiting.head == NONE or noticed:
         interrupt(sim, worker)
     advance(REQUEST_TABLE, sim.request_state, request, _ENQUEUE)
@@ -118,7 +118,7 @@ def remove_waiting(sim: Sim, worker: int, request: int) -> None:
         offload.leave(sim, worker, request)
         return
     queues.remove(sim.queues[worker, WAITING], sim.live, request)
-    if _notices(sim, request):
+    if _notices(sim, worker, request):
         sim.workers[worker].noticed -= 1
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_spec.deployment import Role, TimingKind
+from playproof_spec.deployment import Role
 
 from playproof_kernel.engines import timing
 from playproof_kernel.ground.arrays import NONE, Sim
 from playproof_kernel.ground.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.ground.lifecycle import config_of
 
-_FIXED = constant(TimingKind.FIXED)
 _PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
 
 # Bound on the passes of a macro-step whose durations differ, so that the log of gaps can be given room beforehand.
@@ -37,9 +36,9 @@ def cost(sim: Sim, worker: int, part: Any, decoding: int, known_tokens: int) -> 
     if part[0] > 0 and config.role != _DECODE:
         mean_isl, mean_prefix = part[1] // part[0], part[2] // part[0]
         if mean_isl > mean_prefix:
-            duration += timing.prefill_ns(config, part[0], mean_isl, mean_prefix)
+            duration += int(timing.prefill_ns(sim, worker, part[0], mean_isl, mean_prefix))
     if decoding > 0 and config.role != _PREFILL:
-        duration += timing.decode_ns(config, known_tokens)
+        duration += int(timing.decode_ns(sim, worker, decoding, known_tokens))
     return duration
 
 
@@ -79,14 +78,15 @@ def duration_of(sim: Sim, worker: int, number: int) -> int:
     record = sim.workers[worker]
     if number == 1:
         return int(record.first_duration)
-    return timing.decode_ns(config_of(sim, worker), record.decode_tokens_known + (number - 1) * record.running)
+    tokens = record.decode_tokens_known + (number - 1) * record.running
+    return int(timing.decode_ns(sim, worker, record.running, tokens))
 
 
 @compiled
 def end_of(sim: Sim, worker: int, number: int) -> int:
     """Return the instant at which pass `number` of the current macro-step ends."""
     record = sim.workers[worker]
-    if config_of(sim, worker).timing == _FIXED:
+    if config_of(sim, worker).steady != 0:
         return int(record.pass_start + number * record.first_duration)
     end = int(record.pass_start)
     for i in range(1, number + 1):
@@ -99,7 +99,7 @@ def done(sim: Sim, worker: int) -> tuple[int, int]:
     """Return how many passes of the current macro-step have ended by now, and the instant at which the last did."""
     now = sim.run[0].now
     record = sim.workers[worker]
-    if config_of(sim, worker).timing == _FIXED:
+    if config_of(sim, worker).steady != 0:
         number = min((now - record.pass_start) // record.first_duration, record.macro)
         return int(number), int(record.pass_start + number * record.first_duration)
     number, end = 0, int(record.pass_start)
@@ -172,7 +172,7 @@ def record_gaps_between(sim: Sim, worker: int, number: int) -> None:
     counted = _counted(sim, worker)
     if counted == 0:
         return
-    if config_of(sim, worker).timing == _FIXED:
+    if config_of(sim, worker).steady != 0:
         record_gap(sim, record.first_duration, (number - 1) * counted)
     else:
         for i in range(2, number + 1):

@@ -51,7 +51,7 @@ class Engine(NamedTuple):
         End the first `number` passes of the current step; the worker idles.
     go_on : (sim, worker) -> None
         Note what the pass computes that was in the middle of a macro-step and is the first of the next one.
-    notices : (sim, request) -> bool
+    notices : (sim, worker, request) -> bool
         Whether a pass of a macro-step would do something about `request`, wherever it stands in the waiting queue.
     reserve : (sim, worker, request) -> int
         Take memory for the prompt of a destination; the tokens to move there, or NONE when there is no room.
@@ -80,7 +80,7 @@ class Engine(NamedTuple):
     start_pass: Callable[[Sim, int], bool]
     apply_passes: Callable[[Sim, int, int], None]
     go_on: Callable[[Sim, int], None]
-    notices: Callable[[Sim, int], bool]
+    notices: Callable[[Sim, int, int], bool]
     reserve: Callable[[Sim, int, int], int]
     activate: Callable[[Sim, int, int], None]
     release_source: Callable[[Sim, int, int], None]
@@ -92,7 +92,7 @@ class Engine(NamedTuple):
 
 
 @compiled
-def holding(sim: Sim) -> int:
+def holding(sim: Sim, worker: int) -> int:
     """Return the number of the engine of this run."""
     return int(sim.config[0].engine)
 
@@ -118,7 +118,7 @@ def nothing_for_request(sim: Sim, worker: int, request: int) -> None:
 
 
 @compiled
-def notices_nobody(sim: Sim, request: int) -> bool:
+def notices_nobody(sim: Sim, worker: int, request: int) -> bool:
     """Whoever stands behind others changes nothing."""
     return False
 

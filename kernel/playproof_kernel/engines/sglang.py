@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_spec.deployment import Backend, DeploymentSpec, Role, TimingKind, WorkerSpec
+from playproof_spec.deployment import Backend, DeploymentSpec, Role, WorkerSpec
 from playproof_spec.machines import RequestEvent
 from playproof_spec.units import HORIZON_NS
 
@@ -56,7 +56,6 @@ from playproof_kernel.memory import radix_tree
 _NOT, _BUDGET, _OTHER = constant(Block.NONE), constant(Block.BUDGET), constant(Block.OTHER)
 _ENQUEUE, _REJECT, _FAIL = constant(RequestEvent.ENQUEUE), constant(RequestEvent.REJECT), constant(RequestEvent.FAIL)
 _PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
-_FIXED = constant(TimingKind.FIXED)
 _TREES = constant(Room.TREES)
 
 # Reserving splits one node of the radix tree at most; activating and releasing each add two at most.
@@ -285,7 +284,7 @@ def plan_macro(sim: Sim, worker: int) -> None:
     for i in range(record.running):
         # Under the overlap schedule the pass that is prepared goes on as well, with all of them.
         number = min(number, remaining(sim, sim.running[worker, i]) - config.ahead)
-    if config.timing != _FIXED:
+    if config.steady == 0:
         number = min(number, passes.MAX_VARYING_PASSES)
     if number <= 1 or record.blocked == _OTHER:
         return
@@ -372,7 +371,7 @@ def apply_passes(sim: Sim, worker: int, number: int) -> None:
 
 
 @compiled
-def notices(sim: Sim, request: int) -> bool:
+def notices(sim: Sim, worker: int, request: int) -> bool:
     """Whether a prompt is at the context limit: the next pass refuses it, wherever it stands."""
     return bool(sim.static[request].input >= sim.config[0].context)
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_spec.deployment import Backend, DeploymentSpec, Role, TimingKind, WorkerSpec
+from playproof_spec.deployment import Backend, DeploymentSpec, Role, WorkerSpec
 from playproof_spec.machines import RequestEvent, RequestState
 from playproof_spec.units import HORIZON_NS
 
@@ -43,7 +43,6 @@ from playproof_kernel.memory import block_pool, block_tables, cache_events, prom
 
 _ENQUEUE, _REJECT, _FAIL = constant(RequestEvent.ENQUEUE), constant(RequestEvent.REJECT), constant(RequestEvent.FAIL)
 _RUNNING = constant(RequestState.RUNNING)
-_FIXED = constant(TimingKind.FIXED)
 _TABLES = constant(Room.TABLES)
 _PREFILL, _DECODE = constant(Role.PREFILL), constant(Role.DECODE)
 
@@ -184,9 +183,7 @@ def _seat_materialized(sim: Sim, worker: int, request: int) -> None:
 @compiled
 def _takes_no_time(config: Any) -> bool:
     """Whether prompts are computed in no time on workers whose blocks others may hold."""
-    return bool(
-        config.role == _DECODE or (config.role == _PREFILL and config.timing == _FIXED and config.prefill_ns == 0)
-    )
+    return bool(config.role == _DECODE or (config.role == _PREFILL and config.instant_prompts != 0))
 
 
 @compiled
@@ -574,7 +571,7 @@ def plan_macro(sim: Sim, worker: int) -> None:
         number = min(number, sim.static[request].limit - sim.live[request].generated)
     # The pass that is prepared goes on as well, with all of them.
     number = min(number - config.ahead, HORIZON_NS // record.first_duration)
-    if config.timing != _FIXED:
+    if config.steady == 0:
         number = min(number, passes.MAX_VARYING_PASSES)
     if number <= 1:
         return

@@ -474,7 +474,9 @@ class Config(Record):
     caching: i8 = 0
     reuse_output: i8 = 0  # whether the blocks of an answer have the keys that later prompts give them
     context: i8 = 0
-    timing: i8 = 0
+    timing: i8 = 0  # the number of its timing model
+    steady: i8 = 0  # whether a decode pass takes as long as every other
+    instant_prompts: i8 = 0  # whether prompts are computed in no time
     prefill_ns: i8 = 0
     decode_ns: i8 = 0
     key_stride: i8 = 0
@@ -485,8 +487,9 @@ class Config(Record):
     bytes_per_second: f8 = 0  # 0: transfers take no time
     full_prompt: i8 = 0
     end: i8 = 0  # the clock's bound: what is due later never happens
-    # The KV router
-    router: i8 = 0  # whether it places requests
+    # Routing
+    policy: i8 = 0  # the number of the policy
+    hears: i8 = 0  # whether the policy hears what caches tell
     overlap_score_weight: f8 = 0
     host_cache_hit_weight: f8 = 0
     # Speculative decoding
@@ -515,8 +518,7 @@ class Run(Record):
     heap: i8 = 0
     feedback: i8 = 0
     next_play: i8 = 0
-    placed: i8 = 0  # requests placed on workers of the aggregated or prefill role
-    placed_decode: i8 = 0
+    placed: i8s  # requests placed in turn on workers of each role
     in_flight: i8 = 0
     admissions: i8 = 0
     gaps: i8 = 0

@@ -27,8 +27,7 @@ from playproof_kernel.ground.arrays import NONE, PENDING, WAITING, Sim
 from playproof_kernel.ground.jit import compiled, constant
 from playproof_kernel.ground.lifecycle import Hold, node_of, nodes_of
 from playproof_kernel.ground.transitions import REQUEST_TABLE, advance, advance_handoff
-from playproof_kernel.memory import cache_events
-from playproof_kernel.routing import kv_router
+from playproof_kernel.routing import placement
 
 
 class Action(IntEnum):
@@ -116,24 +115,9 @@ def act(sim: Sim) -> None:
 @compiled
 def place(sim: Sim, request: int) -> int:
     """Place `request` on a worker of its role, by the deployment's policy, and return that worker."""
-    run = sim.run[0]
     advance(REQUEST_TABLE, sim.request_state, request, _PLACE)
-    if cache_events.are_told(sim):
-        role = 0 if request < nodes_of(sim) else 1
-        config = sim.config[role]
-        for worker in range(config.first_worker, config.first_worker + config.workers):
-            engine.interrupt(sim, worker)
-        sim.live[request].worker = kv_router.choose(sim, role, request)
-        return int(sim.live[request].worker)
-    if request < nodes_of(sim):
-        config = sim.config[0]
-        number = run.placed
-        run.placed += 1
-    else:
-        config = sim.config[1]
-        number = run.placed_decode
-        run.placed_decode += 1
-    sim.live[request].worker = config.first_worker + number % config.workers
+    role = 0 if request < nodes_of(sim) else 1
+    sim.live[request].worker = placement.choose(sim, role, request)
     return int(sim.live[request].worker)
 
 

@@ -26,7 +26,7 @@ from playproof_kernel.memory.block_pool import GENERATED
 @compiled
 def are_told(sim: Sim) -> bool:
     """Whether anybody listens: a routing policy that places requests by what workers have."""
-    return bool(sim.config[0].router != 0)
+    return bool(sim.config[0].hears != 0)
 
 
 @compiled

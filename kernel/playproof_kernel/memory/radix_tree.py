@@ -49,7 +49,7 @@ def has_room(sim: Sim, worker: int, number: int) -> bool:
     """Whether the tree of `worker` can take `number` more nodes, and evict all of them."""
     record = sim.workers[worker]
     wanted = record.tree_live + number
-    if sim.config[0].router != 0:
+    if sim.config[0].hears != 0:
         # As many evictions, whole nodes or in part, may leave a ghost each; so may all nodes.
         wanted += record.ghosts + number
     return bool(wanted <= sim.tree.shape[1])
@@ -88,7 +88,7 @@ def tree_of(sim: Sim, worker: int) -> Tree:
         sim.branches[worker],
         sim.leaves[worker],
         sim.workers[worker : worker + 1],
-        sim.tree[worker + sim.config[0].router * sim.workers.shape[0]],
+        sim.tree[worker + sim.config[0].hears * sim.workers.shape[0]],
         sim.static,
         sim.keys,
         sim.config,
@@ -529,7 +529,7 @@ def evict(tree: Any, pages: int) -> None:
         entry = tree.nodes[victim]
         length = entry.end - entry.begin
         count = length if whole else min(length, pages)
-        if tree.config[0].router != 0:
+        if tree.config[0].hears != 0:
             _note_ghost(tree, victim, entry.end - count)
         record.evictions += count
         record.idle -= count

@@ -9,11 +9,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from playproof_spec.deployment import RouterSpec
+
 from playproof_kernel.engines import engine
 from playproof_kernel.ground import worker_load
 from playproof_kernel.ground.arrays import NONE, Sim
 from playproof_kernel.ground.jit import ZERO, compiled
 from playproof_kernel.memory import cache_events
+from playproof_kernel.routing.seam import Policy
 
 
 @compiled
@@ -35,10 +40,12 @@ def choose(sim: Sim, role: int, request: int) -> int:
         overlap_score_weight · (prompt − device − host_cache_hit_weight · host + the same of what has not begun there)
           + prompts and output of all requests that it has
 
-    The least cost wins, then the least of the last term, then the first worker. No pass may be cut short by it: the
-    caller has let every pass of these workers that has ended count.
+    The least cost wins, then the least of the last term, then the first worker. Every pass of these workers that has
+    ended counts.
     """
     config = sim.config[role]
+    for worker in range(config.first_worker, config.first_worker + config.workers):
+        engine.interrupt(sim, worker)
     prompt = sim.static[request].input
     size = config.block_size
     best, best_cost, best_load, best_device, best_host = NONE, 0.0, ZERO, ZERO, ZERO
@@ -54,3 +61,18 @@ def choose(sim: Sim, role: int, request: int) -> int:
             best, best_cost, best_load, best_device, best_host = worker, cost, assigned, device, host
     worker_load.assign(sim, best, request, best_device, best_host)
     return int(best)
+
+
+def _configure(config: Any, spec: RouterSpec | None) -> None:
+    assert spec is not None, "the policy is asked whether it serves"
+    config.overlap_score_weight = spec.overlap_score_weight
+    config.host_cache_hit_weight = spec.host_cache_hit_weight
+
+
+POLICY = Policy(
+    name="kv_router",
+    serves=lambda spec: type(spec) is RouterSpec,
+    configure=_configure,
+    hears=True,
+    choose=choose,
+)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from playproof_spec.clock import PassCost, RoleWork, clock_finding
-from playproof_spec.deployment import DeploymentSpec, LoadSpec, TimingKind, WorkerSpec
+from playproof_spec.clock import RoleWork, clock_finding
+from playproof_spec.deployment import DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_spec.findings import Finding, Findings, InvalidInput, finding
 from playproof_spec.graph import Graph
-from playproof_spec.units import NS_PER_MS, ns_to_ms
+from playproof_spec.units import ns_to_ms
 
 from playproof_kernel.engines.engine import engine_of
+from playproof_kernel.engines.timing import model_of
 
 MS_PER_S = 1000.0
 
@@ -37,14 +38,7 @@ def refuse_past_horizon(graph: Graph, deployment: DeploymentSpec, load: LoadSpec
     """
     if not load.speedup > 0.0:
         raise ValueError("a speedup is above zero")
-    transfers_ms = 0.0
-    roles = [_work(deployment.worker, True, deployment.decode is None)]
-    if deployment.decode is not None:
-        transfer = deployment.decode.transfer
-        roles.append(_work(deployment.decode.worker, False, True))
-        if transfer.bytes_per_second is not None:
-            tokens = int(graph.input_length.sum()) + graph.node_count * deployment.worker.block_size
-            transfers_ms = tokens * transfer.bytes_per_token / transfer.bytes_per_second * MS_PER_S
+    roles, transfers_ms = work_of(graph, deployment)
     profile_ms = 0.0 if load.profile is None else ns_to_ms(load.profile.duration_ns + load.profile.grace_ns)
     problem = clock_finding(
         graph,
@@ -60,10 +54,21 @@ def refuse_past_horizon(graph: Graph, deployment: DeploymentSpec, load: LoadSpec
         raise _unfit(problem)
 
 
-def _work(worker: WorkerSpec, prompts: bool, outputs: bool) -> RoleWork:
+def work_of(graph: Graph, deployment: DeploymentSpec) -> tuple[list[RoleWork], float]:
+    """Return what the workers of each role do for `graph`, and what all transfers between them can take, ms."""
+    roles = [_work(graph, deployment.worker, True, deployment.decode is None)]
+    transfers_ms = 0.0
+    if deployment.decode is not None:
+        transfer = deployment.decode.transfer
+        roles.append(_work(graph, deployment.decode.worker, False, True))
+        if transfer.bytes_per_second is not None:
+            # At most whole prompts, in whole blocks.
+            tokens = int(graph.input_length.sum()) + graph.node_count * deployment.worker.block_size
+            transfers_ms = tokens * transfer.bytes_per_token / transfer.bytes_per_second * MS_PER_S
+    return roles, transfers_ms
+
+
+def _work(graph: Graph, worker: WorkerSpec, prompts: bool, outputs: bool) -> RoleWork:
     budget = engine_of(worker).tokens_a_pass(worker)
-    timing = worker.timing
-    fixed = timing.kind == TimingKind.FIXED
-    return RoleWork(
-        prompts, outputs, budget, PassCost((timing.prefill_ns + timing.decode_ns) / NS_PER_MS if fixed else None)
-    )
+    tokens = min(budget, int(graph.input_length.sum())) if prompts else 0
+    return RoleWork(prompts, outputs, budget, model_of(worker.timing).upper_bound(worker.timing, tokens))

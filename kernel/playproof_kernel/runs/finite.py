@@ -25,7 +25,7 @@ from playproof_spec.units import HORIZON_NS
 from playproof_kernel.checks.translation import compile_checked, settings_of
 from playproof_kernel.corpus.compiled import CompiledGraph
 from playproof_kernel.driver import play_driver
-from playproof_kernel.engines import sglang_rules, vllm
+from playproof_kernel.engines import sglang_rules, timing, vllm
 from playproof_kernel.engines.engine import engine_of, number_of
 from playproof_kernel.engines.passes import MAX_VARYING_PASSES
 from playproof_kernel.ground.arrays import (
@@ -81,6 +81,7 @@ from playproof_kernel.host.host_pool import ORDER_PER_BLOCK
 from playproof_kernel.memory import radix_tree
 from playproof_kernel.memory.block_pool import GENERATED
 from playproof_kernel.memory.pages import PAGE
+from playproof_kernel.routing import placement
 from playproof_kernel.runs import loop
 from playproof_kernel.runs.clock_bound import passed_horizon, refuse_past_horizon
 
@@ -252,7 +253,7 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         "workers": _new_workers(config),
         **_new_slots(config, deployment, numbers, copies),
         "buckets": _new_buckets(workers, copies),
-        "tree": _new_trees(workers * (1 + int(config[0].router)), capacity),
+        "tree": _new_trees(workers * (1 + int(config[0].hears)), capacity),
         "branches": _new_branches(workers, capacity),
         "cancellations": _new_cancellations(load),
         **_new_hosts(deployment, numbers),
@@ -280,10 +281,7 @@ def _new_config(deployment: DeploymentSpec, load: LoadSpec, nodes: int, plays: i
         config.full_prompt = decode.transfer.full_prompt
     if deployment.speculation is not None:
         _fill_speculation(config, deployment.speculation)
-    if deployment.router is not None:
-        config.router = 1
-        config.overlap_score_weight = deployment.router.overlap_score_weight
-        config.host_cache_hit_weight = deployment.router.host_cache_hit_weight
+    placement.fill(config, deployment.router)
     config.context = deployment.context_length
     config.lanes = min(load.lanes or 0, plays)
     # With speculation no pass can be told from the one before it.
@@ -326,9 +324,7 @@ def _fill_role(config: Any, spec: WorkerSpec, workers: int, nodes: int) -> None:
     config.ignore_eos = spec.ignore_eos
     config.caching = spec.prefix_caching
     config.reuse_output = spec.reuse_output
-    config.timing = spec.timing.kind
-    config.prefill_ns = spec.timing.prefill_ns
-    config.decode_ns = spec.timing.decode_ns
+    timing.fill(config, spec.timing)
     config.host = spec.host is not None
 
 
@@ -411,7 +407,7 @@ def _new_index(config: Any, deployment: DeploymentSpec) -> dict[str, Any]:
     roles = [deployment.worker] if deployment.decode is None else [deployment.worker, deployment.decode.worker]
     hosts = [spec.host.blocks for spec in roles if spec.host is not None]
     rows, capacity = int(config.workers.sum()) * (3 if hosts else 1), 0
-    if deployment.router is not None and config[0].keeps_tree == 0:
+    if config[0].hears != 0 and config[0].keeps_tree == 0:
         # Each block may hold one key now, and have held another when its pool last published.
         capacity = 2 * max([*config.blocks.tolist(), *hosts])
     index = records((rows, capacity + 1), Indexed)
