@@ -26,7 +26,7 @@ from playproof_kernel.checks.translation import compile_checked, settings_of
 from playproof_kernel.corpus.compiled import CompiledGraph
 from playproof_kernel.driver import play_driver
 from playproof_kernel.engines import sglang_rules, timing, vllm
-from playproof_kernel.engines.engine import engine_of, number_of
+from playproof_kernel.engines.engine import ENGINES, engine_of
 from playproof_kernel.engines.passes import MAX_VARYING_PASSES
 from playproof_kernel.ground.arrays import (
     ACTION_QUEUES,
@@ -303,7 +303,7 @@ def _fill_speculation(config: Any, spec: SpeculationSpec) -> None:
 
 
 def _fill_role(config: Any, spec: WorkerSpec, workers: int, nodes: int) -> None:
-    config.engine = number_of(spec)
+    config.engine = ENGINES.number_of(spec)
     config.keeps_tree = engine_of(spec).keeps_tree
     config.destination_first = engine_of(spec).destination_first
     config.workers = workers
