@@ -1,9 +1,9 @@
 """Seams: where one of several functions is called, which one being written in the arrays of a run.
 
 A seam has *choices*, each a named tuple with the same fields, most of them functions, and a number that says in a run
-which of them holds: of engines, say, the number of the one that serves the deployment. A `door` is one function of all choices: it
-calls that of the choice which holds. Compiled, it is a chain of comparisons around the choices' own functions, each of
-which is compiled once; interpreted, it calls what it would.
+which of them holds: of engines, say, the number of the one that serves the deployment. A `door` is one function of all
+choices: it calls that of the choice which holds. Compiled, it is a chain of comparisons around the choices' own
+functions, each of which is compiled once; interpreted, it calls what it would.
 
 A choice is registered before the first run that passes the seam. It may come from anywhere: what its module says
 belongs to the key below which machine code is kept.
