@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from loading import loading_controls
 from playproof_kernel.ground.arrays import NONE, Sim
-from playproof_kernel.memory.pages import PAGE
+from playproof_kernel.ground.pages import PAGE
 from playproof_kernel.runs import loop
 from playproof_kernel.runs.controlled_setup import start_controlled
 from playproof_kernel.runs.cuts import InvalidSnapshot

@@ -16,8 +16,8 @@ from playproof_kernel.ground.arrays import (
     Sim,
 )
 from playproof_kernel.ground.faults import ReplayFault as ReplayFault
+from playproof_kernel.ground.pages import PAGE
 from playproof_kernel.ground.records import records
-from playproof_kernel.memory.pages import PAGE
 
 
 def ledger_of(sim: Sim) -> Ledger:

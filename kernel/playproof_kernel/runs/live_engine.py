@@ -21,9 +21,9 @@ from playproof_kernel.corpus.live_keys import Chains
 from playproof_kernel.driver import arrivals
 from playproof_kernel.engines.engine import engine_of
 from playproof_kernel.ground.arrays import NODES, NONE, PLAYS, REQUESTS, Edge, Heap, Keys, Sim, Static
+from playproof_kernel.ground.pages import PAGE
 from playproof_kernel.ground.records import enlarged, records
 from playproof_kernel.memory.block_pool import GENERATED, SERIALS_BELOW
-from playproof_kernel.memory.pages import PAGE
 from playproof_kernel.runs.loop import Stop
 from playproof_kernel.runs.setup import new_sim
 from playproof_kernel.runs.simulation import Simulation

@@ -66,10 +66,10 @@ from playproof_kernel.ground.arrays import (
     Worker,
 )
 from playproof_kernel.ground.faults import ReplayFault as ReplayFault
+from playproof_kernel.ground.pages import PAGE
 from playproof_kernel.ground.records import allocate, records
 from playproof_kernel.host.host_pool import ORDER_PER_BLOCK
 from playproof_kernel.memory import radix_tree
-from playproof_kernel.memory.pages import PAGE
 from playproof_kernel.routing import placement
 
 # Numbers of a pool in excess of its blocks are three times as many, but no more than this.
