@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 import msgspec
@@ -204,18 +206,45 @@ class WorkerProcess:
             raise WorkerFault(f"a mock worker did not start: {line or 'it ended without a word'}")
         self.url = f"http://{_shown(self._host)}:{line.rpartition(' ')[2]}"
 
-    def close(self) -> None:
-        """End it."""
+    @property
+    def death(self) -> str | None:
+        """How it ended by itself, in words; None while it lives."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code >= 0:
+            return f"it ended with exit code {code}"
+        try:
+            return f"it was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"it was ended by signal {-code}"
+
+    def release(self) -> None:
+        """Tell it to end, and do not wait for that."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def close(self, deadline: float | None = None) -> None:
+        """End it, by force at `deadline`, a time of `time.monotonic`; by default after a few seconds."""
+        self.release()
+        left = GRACEFUL_S + 5.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
         try:
-            self._process.wait(GRACEFUL_S + 5)
+            self._process.wait(left)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+def close_all(processes: Sequence[WorkerProcess]) -> None:
+    """End workers, all at once: together they take as long as the slowest."""
+    for process in processes:
+        process.release()
+    deadline = time.monotonic() + GRACEFUL_S + 5.0
+    for process in processes:
+        process.close(deadline)
 
 
 def _shown(host: str) -> str:
@@ -249,8 +278,7 @@ def workers(
             process.wait()
         yield started
     finally:
-        for process in started:
-            process.close()
+        close_all(started)
 
 
 def child(stdin: IO[bytes], stdout: IO[str]) -> int:

@@ -17,7 +17,7 @@ from fake_server import HEAD, Connection, fake_server, unused_port
 from online_runs import lines_of, replay, trace_of
 
 import playproof as pp
-from playproof.online.client import MAX_LINE_BYTES
+from playproof.online.sse import MAX_EVENT_BYTES
 from playproof.online.processes import WorkerProcess
 
 # Wall time within which a run against a server that hangs is over: its silence is a second.
@@ -90,7 +90,7 @@ def error_in_the_stream(connection: Connection) -> None:
 
 def endless_line(connection: Connection) -> None:
     connection.send(HEAD)
-    for _ in range(MAX_LINE_BYTES // 1024 + 64):
+    for _ in range(MAX_EVENT_BYTES // 1024 + 64):
         connection.chunk(b"x" * 1024)
     connection.hang()
 
@@ -117,7 +117,7 @@ FAULTS: dict[Callable[[Connection], None], tuple[str, str]] = {
     without_an_end: ("failed", "the stream ended before the answer did after 2 tokens"),
     too_many_requests: ("failed", "the server answered 429: slow down"),
     broken_inside: ("failed", "the server answered 500: <html>oh no</html>"),
-    moved_elsewhere: ("failed", "the server answered 307: Temporary Redirect"),
+    moved_elsewhere: ("failed", "the server answered 307: it points to http://127.0.0.1:1/"),
     malformed_event: ("failed", "a chunk of the stream cannot be read"),
     malformed_framing: ("failed", "the answer is not HTTP"),
     not_http: ("failed", "not HTTP"),

@@ -295,7 +295,7 @@ def test_lateness_is_counted() -> None:
 def test_times_are_stamped_where_bytes_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parser takes its time between the arrival of bytes and their being read: the stamp is of the arrival."""
     waited: list[int] = []
-    received, feed = ResponseHandler.data_received, client._Reading.feed
+    received, feed = ResponseHandler.data_received, client.Reading.feed
 
     def busy(self: Any, data: bytes) -> None:
         received(self, data)
@@ -306,7 +306,7 @@ def test_times_are_stamped_where_bytes_arrive(tmp_path: Path, monkeypatch: pytes
         return feed(self, data, at)
 
     monkeypatch.setattr(ResponseHandler, "data_received", busy)
-    monkeypatch.setattr(client._Reading, "feed", noted)
+    monkeypatch.setattr(client.Reading, "feed", noted)
 
     def answer(connection: Connection) -> None:
         connection.send(HEAD)
