@@ -315,9 +315,7 @@ def _status_cause(response: aiohttp.ClientResponse, said: str) -> str:
     status = response.status
     if 300 <= status < 400:
         place = shown(response.headers.get("location", "")) or "nowhere"
-        return (
-            f"the server answered {status}: it moved to {place}, and no request is sent to another place than was given"
-        )
+        return f"the server answered {status}: it points to {place}, and nothing is sent elsewhere than was said"
     reason = said or shown(response.reason or "") or "without a reason"
     hint = f"; {API_KEY} holds the key that is sent" if status in (401, 403) else ""
     return f"the server answered {status}: {reason}{hint}"
@@ -346,7 +344,7 @@ def cause_of(error: Exception, answer: Answer) -> str:
         return "the server closed the connection without an answer"
     if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
         return f"the answer is not HTTP{progress}: {shown(error.message)}"
-    if isinstance(error, aiohttp.ClientPayloadError | ConnectionError):
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientOSError | ConnectionError):
         return f"the connection broke{progress}"
     return f"{type(error).__name__}: {shown(str(error))}{progress}"
 

@@ -150,7 +150,8 @@ class Reading:
                 self._done = True
                 self.answer.ended = at
                 return True
-            self._take(event, at)
+            if event:
+                self._take(event, at)
         return False
 
     def _take(self, event: bytes, at: int) -> None:
@@ -258,7 +259,7 @@ def _refuse_error(chunk: _Chunk) -> None:
             raise Broken(f"the server gave up: {message_of(said if said is not None else 'without a reason')}")
 
 
-# What a server said, as it is repeated ---------------------------------------------------------------------------------
+# What a server said, as it is repeated -------------------------------------------------------------------------------
 
 
 def message_of(error: Any) -> str:
