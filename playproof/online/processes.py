@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import signal
 import socket
 import subprocess
@@ -16,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -24,6 +26,8 @@ import uvicorn
 from playproof_kernel.live_engine import LiveEngine
 
 from playproof.deployment import Deployment
+from playproof.online.descriptors import raise_limit
+from playproof.online.protocol import GuardedProtocol
 from playproof.online.server import MockServer
 
 LOOPBACK = "127.0.0.1"
@@ -36,6 +40,26 @@ KEEP_ALIVE_S = 75
 GRACEFUL_S = 1
 # A process imports the kernel, compiles it if nobody has yet, and listens.
 START_S = 600.0
+
+
+# Connections that a worker has open at most, where the system lets it, and how often it says that there are no more.
+MAX_OPEN, SHORTAGE_S = 1 << 16, 60.0
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class _Shortage:
+    """Says once in a while that a connection could not be taken, where asyncio would print a traceback for each."""
+
+    def __init__(self) -> None:
+        self._said = -SHORTAGE_S
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in _SHORT):
+            loop.default_exception_handler(context)
+        elif loop.time() - self._said >= SHORTAGE_S:
+            self._said = loop.time()
+            print(f"playproof: connections wait: {os.strerror(error.errno)} (ulimit -n)", file=sys.stderr, flush=True)
 
 
 class WorkerFault(Exception):
@@ -95,6 +119,7 @@ def serve(
         Called with the port once the worker answers.
     until : binary file, optional
     """
+    raise_limit(MAX_OPEN)
     compile_engine(deployment)  # loads the machine code: the first request should not wait for that
     asyncio.run(_serve(MockServer(deployment, model=model, scale=scale), listener, ready, until))
 
@@ -104,7 +129,7 @@ async def _serve(
 ) -> None:
     config = uvicorn.Config(
         mock.app,
-        http="httptools",
+        http=GuardedProtocol,
         lifespan="off",
         log_level="critical",
         access_log=False,
@@ -114,6 +139,7 @@ async def _serve(
     )
     server = uvicorn.Server(config)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_Shortage())
 
     def stop() -> None:
         server.should_exit = True

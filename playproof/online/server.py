@@ -30,6 +30,8 @@ from playproof.online.worker import Stream, Worker
 
 # Wall time for which a connection may take none of what is written to it.
 STALL_S = 60.0
+# Wall time in which a body has to be whole.
+BODY_S = 120.0
 DEFAULT_MODEL = "playproof-mock"
 
 
@@ -64,27 +66,35 @@ class _HungUp(Exception):
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes:
-    """Return the body of a request, refusing one that is too large as soon as that is known."""
-    parts: list[bytes] = []
-    size = 0
+    """Return the body of a request, refusing one that is too large as soon as that is known, or comes too slowly."""
     announced = dict(scope["headers"]).get(b"content-length", b"0")
-    more = True
-    while more:
-        if size > wire.MAX_BODY_BYTES or (announced.isdigit() and int(announced) > wire.MAX_BODY_BYTES):
-            message = f"the body is larger than {wire.MAX_BODY_BYTES:,} bytes"
-            raise Refused(413, message, code="body_too_large")
-        message_ = await receive()
-        if message_["type"] == "http.disconnect":
-            raise _HungUp
-        parts.append(message_.get("body", b""))
-        size += len(parts[-1])
-        more = message_.get("more_body", False)
+    if announced.isdigit() and (len(announced) > 18 or int(announced) > wire.MAX_BODY_BYTES):
+        raise _too_large()
+    parts: list[bytes] = []
+    size, more = 0, True
+    try:
+        async with asyncio.timeout(BODY_S):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _HungUp
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > wire.MAX_BODY_BYTES:
+                    raise _too_large()
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise Refused(408, f"the body was not whole within {BODY_S:g} s", code="body_too_slow") from None
     return b"".join(parts)
+
+
+def _too_large() -> Refused:
+    return Refused(413, f"the body is larger than {wire.MAX_BODY_BYTES:,} bytes", code="body_too_large")
 
 
 def _refuse(refused: Refused) -> Response:
     # The rest of a body that was not read would be taken for the next request.
-    headers = {"connection": "close"} if refused.status == 413 else None
+    headers = {"connection": "close"} if refused.status in (408, 413) else None
     return Response(refused.body(), refused.status, headers, "application/json")
 
 

@@ -7,6 +7,7 @@ so passes do not drift; a token is late by as much as the loop is, once.
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,11 @@ from playproof_spec.units import NS_PER_S
 
 from playproof.online.clock import Clock
 from playproof.online.metrics import Metrics
+
+# Wall time after which the passes of one turn of the event loop go on in the next, and engine time of one call.
+TURN_NS, MAX_SPAN_NS = 5_000_000, 1 << 60
+# Cache namespaces between two times of forgetting.
+MAX_NAMESPACES = 1 << 14
 
 
 @dataclass(slots=True, eq=False)
@@ -81,10 +87,19 @@ class Worker:
         self._streams: dict[int, Stream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
+        # How much of the engine's time is let pass in one call, ns: it follows how long such calls take.
+        self._span = 0
+        self._namespaces: set[str] = set()
 
     def submit(self, tokens: npt.NDArray[np.uint32], output: int, namespace: str) -> Stream:
-        """Let a request arrive now; those that arrive in one turn of the event loop are scheduled together."""
+        """Let a request arrive now; those that arrive in one turn of the event loop are scheduled together.
+
+        Namespaces cost memory until the engine forgets them, which it does by the tokens that it has seen: a prompt
+        without a full block shares nothing and needs none, and when there are too many it forgets at once.
+        """
         now = self._look()
+        if namespace:
+            namespace = self._known(namespace) if len(tokens) >= self.engine.chains.block_size else ""
         slot = self.engine.arrive(tokens, output, namespace)
         stream = Stream(slot, len(tokens), now)
         self._streams[slot] = stream
@@ -104,6 +119,14 @@ class Worker:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _known(self, namespace: str) -> str:
+        if namespace not in self._namespaces:
+            if len(self._namespaces) >= MAX_NAMESPACES:
+                self.engine._forget()  # the engine's own way to do that goes by tokens alone
+                self._namespaces.clear()
+            self._namespaces.add(namespace)
+        return namespace
+
     # The pump --------------------------------------------------------------------------------------------------------
 
     def _pump_soon(self) -> None:
@@ -122,11 +145,23 @@ class Worker:
             self._timer = asyncio.get_running_loop().call_at(self.clock.due(upcoming), self._pump)
 
     def _look(self) -> int:
-        """Let all happen that is due, tell the streams, and return the time."""
+        """Let happen what is due, tell the streams, and return the time.
+
+        What takes longer than a turn of the event loop may take goes on in the next one (`_pump` sees that it is
+        due): an engine that is behind, as at a great time scale, must not keep everything else waiting.
+        """
         now = self.clock.now()
-        for progress in self.engine.advance(now):
-            self._tell(self._streams[progress.slot], progress, now)
-        return now
+        begun = before = time.perf_counter_ns()
+        while True:
+            upcoming = self.engine.upcoming
+            until = now if upcoming is None else max(min(now, upcoming + self._span), 0)
+            for progress in self.engine.advance(until):
+                self._tell(self._streams[progress.slot], progress, now)
+            after = time.perf_counter_ns()
+            self._span = min(2 * self._span + 1000, MAX_SPAN_NS) if after - before < TURN_NS // 4 else self._span // 2
+            before = after
+            if until >= now or after - begun > TURN_NS:
+                return now
 
     def _tell(self, stream: Stream, progress: Progress, now: int) -> None:
         fresh = progress.generated - stream.available
