@@ -161,6 +161,11 @@ class Engine(StrEnum):
     reference = "reference"
 
 
+class FinishReason(StrEnum):
+    length = "length"
+    stop = "stop"
+
+
 class FailOn(StrEnum):
     failed = "failed"
     any = "any"
@@ -706,12 +711,23 @@ def serve(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Name to serve under [default: the configuration's].")] = None,
     time_scale: Annotated[float, typer.Option(help="Seconds of the engine in one of wall time.")] = 1.0,
+    finish_reason: Annotated[FinishReason, typer.Option(help="Why answers end.")] = FinishReason.length,
+    inject: Annotated[
+        list[str] | None, typer.Option(metavar="FAULT=RATE", help="Fail such a share of requests; repeatable.")
+    ] = None,
+    inject_seed: Annotated[int, typer.Option(min=0, help="What decides which requests those are.")] = 0,
 ) -> None:
     """Serve mock workers that speak the OpenAI API, each the simulated engine on the wall clock."""
     require_extra()
+    from playproof.online.inject import parsed
     from playproof.online.options import unsupported
-    from playproof.online.processes import WorkerFault
+    from playproof.online.processes import Manner, WorkerFault
     from playproof.online.processes import workers as started
+
+    try:
+        injection = parsed(inject or (), inject_seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--inject") from None
 
     configuration = _configuration(config, settings or [])
     findings = unsupported(configuration.deployment, configuration.load, configuration.places or api.PLACES, mock=True)
@@ -725,7 +741,8 @@ def serve(
     if not 0 < time_scale < float("inf"):
         raise typer.BadParameter("the time scale is above 0", param_hint="--time-scale")
     try:
-        with started(deployment, number, model=model, scale=time_scale, host=host, port=port) as running:
+        manner = Manner(model=model, scale=time_scale, reason=finish_reason.value, injection=injection)
+        with started(deployment, number, manner=manner, host=host, port=port) as running:
             for worker in running:
                 out.print(f"serving {worker.url}/v1", markup=False)
             died = _wait_for_a_signal(running)

@@ -27,6 +27,7 @@ from playproof_kernel.live_engine import LiveEngine
 
 from playproof.deployment import Deployment
 from playproof.online.descriptors import raise_limit
+from playproof.online.inject import Injection
 from playproof.online.protocol import GuardedProtocol
 from playproof.online.server import MockServer
 
@@ -66,12 +67,32 @@ class WorkerFault(Exception):
     """A mock worker could not be started."""
 
 
+class Manner(msgspec.Struct, frozen=True, kw_only=True):
+    """How mock workers serve.
+
+    Attributes
+    ----------
+    model : str or None
+        The name that they serve under.
+    scale : float
+        Time scale.
+    reason : str
+        As for `MockServer`.
+    injection : Injection
+        Faults on purpose.
+    """
+
+    model: str | None = None
+    scale: float = 1.0
+    reason: str = "length"
+    injection: Injection = Injection()
+
+
 class _Task(msgspec.Struct, frozen=True):
     """What a child is told to be."""
 
     deployment: Deployment
-    model: str | None
-    scale: float
+    manner: Manner
     host: str
     port: int
 
@@ -101,9 +122,8 @@ def bound(host: str, port: int) -> socket.socket:
 def serve(
     deployment: Deployment,
     listener: socket.socket,
+    manner: Manner,
     *,
-    model: str | None = None,
-    scale: float = 1.0,
     ready: Callable[[int], None] | None = None,
     until: IO[bytes] | None = None,
 ) -> None:
@@ -113,15 +133,17 @@ def serve(
     ----------
     deployment : Deployment
     listener : socket
-    model, scale
-        As for `MockServer`.
+    manner : Manner
     ready : callable, optional
         Called with the port once the worker answers.
     until : binary file, optional
     """
     raise_limit(MAX_OPEN)
     compile_engine(deployment)  # loads the machine code: the first request should not wait for that
-    asyncio.run(_serve(MockServer(deployment, model=model, scale=scale), listener, ready, until))
+    mock = MockServer(
+        deployment, model=manner.model, scale=manner.scale, reason=manner.reason, injection=manner.injection
+    )
+    asyncio.run(_serve(mock, listener, ready, until))
 
 
 async def _serve(
@@ -188,8 +210,7 @@ class WorkerProcess:
         self,
         deployment: Deployment,
         *,
-        model: str | None = None,
-        scale: float = 1.0,
+        manner: Manner | None = None,
         host: str = LOOPBACK,
         port: int = 0,
     ) -> None:
@@ -201,7 +222,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        task = _Task(deployment, model, scale, host, port)
+        task = _Task(deployment, manner or Manner(), host, port)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `wait` says so
             self._process.stdin.write(msgspec.json.encode(task) + b"\n")
@@ -282,8 +303,7 @@ def workers(
     deployment: Deployment,
     number: int,
     *,
-    model: str | None = None,
-    scale: float = 1.0,
+    manner: Manner | None = None,
     host: str = LOOPBACK,
     port: int = 0,
 ) -> Iterator[list[WorkerProcess]]:
@@ -299,7 +319,7 @@ def workers(
     try:
         for place in range(number):
             own = port + place if port else 0
-            started.append(WorkerProcess(deployment, model=model, scale=scale, host=host, port=own))
+            started.append(WorkerProcess(deployment, manner=manner, host=host, port=own))
         for process in started:
             process.wait()
         yield started
@@ -319,5 +339,5 @@ def child(stdin: IO[bytes], stdout: IO[str]) -> int:
     except OSError as error:
         print(f"{task.host}:{task.port}: {error.strerror or error}", file=stdout, flush=True)
         return 1
-    serve(task.deployment, listener, model=task.model, scale=task.scale, ready=ready, until=stdin)
+    serve(task.deployment, listener, task.manner, ready=ready, until=stdin)
     return 0

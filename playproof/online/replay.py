@@ -159,7 +159,8 @@ def _endpoints(
     if options.endpoints:
         yield [endpoint.rstrip("/").removesuffix("/v1") for endpoint in options.endpoints], []
         return
-    with processes.workers(deployment, deployment.workers, scale=options.time_scale) as started:
+    manner = processes.Manner(scale=options.time_scale)
+    with processes.workers(deployment, deployment.workers, manner=manner) as started:
         yield [worker.url for worker in started], started
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,24 @@ TURN_NS, MAX_SPAN_NS = 5_000_000, 1 << 60
 MAX_NAMESPACES = 1 << 14
 
 
+class Bell:
+    """What one connection waits at: it is rung when anything happened to one of its requests."""
+
+    def __init__(self) -> None:
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once a condition holds, which is looked at now and whenever the bell rings."""
+        while not condition():
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def ring(self) -> None:
+        """Let `until` look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 @dataclass(slots=True, eq=False)
 class Stream:
     """One request of a mock worker, as its connection sees it.
@@ -38,35 +57,22 @@ class Stream:
         Prompt tokens found in cache, 0 before it was admitted.
     outcome : RequestState or None
         How it ended.
-    writing_since : float or None
-        When the server began to write what it has not got rid of yet, by the event loop's clock.
     """
 
     slot: int
     prompt_tokens: int
     arrived_ns: int
+    bell: Bell
     available: int = 0
     cached: int = 0
+    first_token_ns: int = 0
     last_token_ns: int = 0
     outcome: RequestState | None = None
-    writing_since: float | None = None
-    _waiter: asyncio.Future[None] | None = field(default=None, repr=False)
 
     @property
     def canceled(self) -> bool:
         """Whether its client gave up on it."""
         return self.outcome == RequestState.CANCELED
-
-    async def more(self, known: int) -> None:
-        """Return once there are more than `known` tokens, or the request is over."""
-        while self.available <= known and self.outcome is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-
-    def wake(self) -> None:
-        """Let `more` look again."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class Worker:
@@ -91,7 +97,7 @@ class Worker:
         self._span = 0
         self._namespaces: set[str] = set()
 
-    def submit(self, tokens: npt.NDArray[np.uint32], output: int, namespace: str) -> Stream:
+    def submit(self, tokens: npt.NDArray[np.uint32], output: int, namespace: str, bell: Bell) -> Stream:
         """Let a request arrive now; those that arrive in one turn of the event loop are scheduled together.
 
         Namespaces cost memory until the engine forgets them, which it does by the tokens that it has seen: a prompt
@@ -101,7 +107,7 @@ class Worker:
         if namespace:
             namespace = self._known(namespace) if len(tokens) >= self.engine.chains.block_size else ""
         slot = self.engine.arrive(tokens, output, namespace)
-        stream = Stream(slot, len(tokens), now)
+        stream = Stream(slot, len(tokens), now, bell)
         self._streams[slot] = stream
         self._pump_soon()
         return stream
@@ -173,18 +179,21 @@ class Worker:
         if progress.outcome is not None:
             del self._streams[progress.slot]
             if progress.outcome == RequestState.FINISHED:
-                self.metrics.finished((now - stream.arrived_ns) / NS_PER_S)
+                decode = max(stream.last_token_ns - stream.first_token_ns, 0) / NS_PER_S
+                took = (now - stream.arrived_ns) / NS_PER_S
+                self.metrics.finished(took, decode, stream.prompt_tokens, stream.available)
                 if stream.available == 0:
                     self.metrics.computed(stream.prompt_tokens)
             elif progress.outcome == RequestState.CANCELED:
                 self.metrics.aborted()
-        stream.wake()
+        stream.bell.ring()
 
     def _measure(self, stream: Stream, fresh: int, now: int) -> None:
         self.metrics.generated(fresh)
         if stream.available == 0:
             self.metrics.computed(stream.prompt_tokens)
             self.metrics.first_token((now - stream.arrived_ns) / NS_PER_S)
+            stream.first_token_ns = now
         else:
             self.metrics.next_token((now - stream.last_token_ns) / NS_PER_S)
         stream.last_token_ns = now
