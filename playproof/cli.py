@@ -213,6 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         name = f"{error.filename}: " if error.filename is not None else ""
         return _say(f"{name}{error.strerror or error}", EXIT_USAGE)
+    except MemoryError:
+        return _say("there is not enough memory for this; take fewer files at a time", EXIT_USAGE)
     except Exception as error:
         return _our_fault(error)
     return 0
