@@ -285,8 +285,11 @@ def session(options: OnlineOptions, key: str | None) -> aiohttp.ClientSession:
     headers = {"content-type": "application/json", "accept-encoding": "identity"}
     if key:
         headers["authorization"] = f"Bearer {key}"
+    # Made here and not where aiohttp is imported, so that SSL_CERT_FILE counts as it is now.
+    secure = any(endpoint.lower().startswith("https:") for endpoint in options.endpoints)
+    trusted: ssl.SSLContext | bool = ssl.create_default_context() if secure else True
     return aiohttp.ClientSession(
-        connector=_StampingConnector(limit=options.max_connections, keepalive_timeout=KEEP_ALIVE_S),
+        connector=_StampingConnector(limit=options.max_connections, keepalive_timeout=KEEP_ALIVE_S, ssl=trusted),
         timeout=aiohttp.ClientTimeout(
             total=options.request_timeout_seconds,
             sock_connect=options.connect_timeout_seconds,

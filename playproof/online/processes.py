@@ -49,13 +49,18 @@ _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class _Shortage:
-    """Says once in a while that a connection could not be taken, where asyncio would print a traceback for each."""
+    """Says once in a while that connections cannot be taken.
+
+    asyncio would print a traceback for each, thousands a second, and as many again when it is stopped meanwhile.
+    """
 
     def __init__(self) -> None:
         self._said = -SHORTAGE_S
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        if "_start_serving" in context.get("message", ""):
+            return  # it would listen again, and is being stopped
         if not (isinstance(error, OSError) and error.errno in _SHORT):
             loop.default_exception_handler(context)
         elif loop.time() - self._said >= SHORTAGE_S:

@@ -6,6 +6,8 @@ uvicorn waits for ever for a head that does not end, and keeps all that comes of
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -51,7 +53,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_head = True
         if self._timer is None:
             self._start_timer()
-        self.scope["extensions"] = {"playproof.abort": {"abort": self.transport.abort}}
+        self.scope["extensions"] = {"playproof.abort": {"abort": self._reset}}
+
+    def _reset(self) -> None:
+        """Cut the connection, and say so to the other side at once, as for a process that was killed."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= MAX_FIELDS:
