@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 import msgspec
-from playproof_kernel.live_engine import LiveEngine
+from playproof_kernel.runs.live_engine import LiveEngine
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request

@@ -25,7 +25,7 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 from fake_server import Connection, fake_server, unused_port
 from online_runs import lines_of, replay, trace_of
-from playproof_kernel.live_driver import End, LiveDriver
+from playproof_kernel.runs.live_driver import End, LiveDriver
 
 import playproof as pp
 from playproof.cli import main
