@@ -155,10 +155,11 @@ class Writer:
         value: dict[str, Any] = {"index": number, "logprobs": logprobs, "finish_reason": self._reason}
         yield value | ({"message": {"role": "assistant", "content": text}} if self._chat else {"text": text})
 
-    def whole(self, choices: Sequence[dict[str, Any]], counted: dict[str, Any]) -> bytes:
+    def whole(self, choices: Sequence[dict[str, Any]], counted: dict[str, Any] | None) -> bytes:
         """Return the answer to a request that is not streamed."""
         kind = "chat.completion" if self._chat else "text_completion"
-        return msgspec.json.encode({**self._head(kind), "choices": choices, "usage": counted})
+        own = {} if counted is None else {"usage": counted}
+        return msgspec.json.encode({**self._head(kind), "choices": choices, **own})
 
     # Logarithms of probabilities -------------------------------------------------------------------------------------
 

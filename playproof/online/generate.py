@@ -130,7 +130,11 @@ class Answering:
                     await asyncio.sleep(0)
                 else:
                     choices.append(made)
-        whole = self._writer.whole(choices, self._counted())
+        if self._injected is Injected.ERROR:
+            await refuse(Refused(500, "this fault was asked for", code="injected"))(scope, receive, send)
+            return
+        counted = None if self._injected is Injected.NO_USAGE else self._counted()
+        whole = self._writer.whole(choices, counted)
         if self._injected in (Injected.CUT, Injected.NO_END, Injected.GARBAGE):
             whole = whole[: len(whole) // 2]
         response = Response(whole, headers=self._headers, media_type="application/json")

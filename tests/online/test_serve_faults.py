@@ -387,6 +387,47 @@ def test_a_fault_by_its_header(served: str) -> None:
     assert ask(served, "/v1/completions", body)[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        ("429", "429"),
+        ("500", "500"),
+        ("reset", "broken"),
+        ("cut", "broken"),
+        ("stall", "silent"),
+        ("error", "500"),
+        ("garbage", "no JSON"),
+        ("no-end", "no JSON"),
+        ("no-usage", "without usage"),
+        ("miscount", "miscounted"),
+    ],
+)
+def test_faults_of_whole_answers(fault: str, seen: str, served: str) -> None:
+    place = urlparse(served)
+    body = json.dumps({"model": "mock", "prompt": "x", "max_tokens": 2}).encode()
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=1.0 if seen == "silent" else 60)
+    try:
+        connection.request("POST", "/v1/completions", body, {"x-playproof-inject": fault})
+        response = connection.getresponse()
+        data = response.read()
+        if response.status != 200:
+            what = str(response.status)
+            assert (response.getheader("retry-after") == "1") is (what == "429")
+        else:
+            usage = json.loads(data).get("usage")
+            what = "without usage" if usage is None else "miscounted" if usage["completion_tokens"] == 3 else "whole"
+    except TimeoutError:
+        what = "silent"
+    except (ConnectionError, http.client.HTTPException):
+        what = "broken"
+    except ValueError:
+        what = "no JSON"
+    finally:
+        connection.close()
+    assert what == seen
+    assert ask(served, "/health")[0] == 200
+
+
 def test_rates_are_kept_and_the_same_again() -> None:
     injection = parsed(["500=0.25", "cut=0.05"], seed=7)
     drawn = [injection.of(number, {}) for number in range(20_000)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 from collections.abc import Iterator
@@ -149,6 +150,18 @@ def test_answers_to_one_prompt_share_its_blocks(served: str) -> None:
     first = ask(served, "POST", "/v1/completions", body)[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
     again = ask(served, "POST", "/v1/completions", {**body, "n": 4})[1]["usage"]
     assert (first, again["prompt_tokens_details"]["cached_tokens"], again["prompt_tokens"]) == (0, 32, 40)
+
+
+def test_salts_of_any_length(served: str) -> None:
+    """A long one is kept by its digest, which as a salt of its own is another."""
+    long = "s" * 5000
+    digest = "#" + hashlib.blake2b(long.encode(), digest_size=16).hexdigest()
+    cached = []
+    for salt in (long, long, long + "t", digest, digest, "short", "short"):
+        body = {"model": NAME, "prompt": [78] * 40, "max_tokens": 1, "cache_salt": salt}
+        usage = ask(served, "POST", "/v1/completions", body)[1]["usage"]
+        cached.append(usage["prompt_tokens_details"]["cached_tokens"])
+    assert cached == [0, 32, 0, 0, 32, 0, 32]
 
 
 def test_one_of_several_prompts_that_does_not_fit_refuses_all(served: str) -> None:
