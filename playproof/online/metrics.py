@@ -1,6 +1,6 @@
 """The mock worker's `/metrics`: Prometheus text with vLLM's names, so that routers and dashboards find what they read.
 
-Seconds are those of the worker's clock. What a simulated engine does not have (LoRA, sleep states, GPU memory) is left
+Seconds are those of the worker's clock. What a simulated engine does not have (LoRA, GPU memory) is left
 out, and so is what needs the instant of an admission (queue and prefill times).
 """
 
@@ -160,6 +160,9 @@ class Metrics:
             ("request_params_n", "Answers asked for.", self._n),
             ("request_params_max_tokens", "Tokens asked for.", self._max_tokens),
         )
+        lines += _head("engine_sleep_state", "gauge", "1 for the state that the engine is in.")
+        for state, on in (("awake", 1.0), ("weights_offloaded", 0.0), ("discard_all", 0.0)):
+            lines.append(f'vllm:engine_sleep_state{{{labels},sleep_state="{state}"}} {on}')
         lines += _head("cache_config_info", "gauge", "The KV cache as it is set up.")
         config = f'block_size="{self._block_size}",num_gpu_blocks="{counters.blocks}"'
         lines.append(f"vllm:cache_config_info{{{labels},{config}}} 1.0")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import signal
 import socket
 import ssl
@@ -208,29 +207,6 @@ def test_a_worker_that_dies_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert figures["failed_requests"] >= 1
     assert figures["never_issued_requests"] + figures["skipped_requests"] >= 2
     assert failures(figures, None) == "the run ended with the death of a mock worker"
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
-def test_serve_notices_a_worker_that_dies() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "playproof", "serve", "--port", "0", "--workers", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        urls = [process.stdout.readline().split()[1].removesuffix("/v1") for _ in range(2)]
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert len(children) == 2
-        os.kill(int(children[0]), signal.SIGKILL)
-        _, said = process.communicate(timeout=WATCHDOG_S)
-    finally:
-        process.kill()
-    assert process.returncode == 70
-    assert said.split() == f"playproof: the mock worker at {urls[0]} died: it was ended by SIGKILL".split()
-    with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"{urls[1]}/health")
 
 
 # Other loads than were asked for --------------------------------------------------------------------------------------
@@ -468,22 +444,34 @@ def test_the_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
     assert descriptors.with_descriptors(OnlineOptions()).max_connections == 192
 
 
-def test_a_run_with_few_descriptors(tmp_path: Path) -> None:
-    """Thirty plays begin at once where some sixteen connections can be open: all complete, and it is said."""
+def test_a_run_with_few_descriptors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty plays begin where sixteen connections can be open: never more are, all complete, and it is said."""
+    stub = SimpleNamespace(
+        RLIMIT_NOFILE=7, RLIM_INFINITY=-1, getrlimit=lambda kind: (80, 80), setrlimit=lambda *_: None
+    )
+    monkeypatch.setattr(descriptors, "resource", stub)
+    lock, count, most = threading.Lock(), [0], [0]
+
+    def answer(connection: Connection) -> None:
+        with lock:
+            count[0] += 1
+            most[0] = max(most[0], count[0])
+        time.sleep(0.02)
+        with lock:
+            count[0] -= 1
+        connection.whole()
+
     trace_of(tmp_path, plays=30, requests=1)
-    with fake_server(whole) as url:
-        command = ["replay", str(tmp_path / "trace.jsonl"), "--online", "--endpoint", url, "--json"]
-        done = subprocess.run(
-            [sys.executable, "-m", "playproof", *command],
-            capture_output=True,
-            text=True,
-            check=False,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80)),
-        )
-    report = json.loads(done.stdout)
-    assert (done.returncode, report["completed_requests"]) == (0, 30)
+    with fake_server(answer) as url:
+        assert replayed(tmp_path, url, "--json") == 0
+    said = capsys.readouterr()
+    report = json.loads(said.out)
+    assert report["completed_requests"] == 30
     assert report["online"]["limits"]["max_connections"] == 16
-    assert "16 connections open instead of 1,024 (ulimit -n)" in done.stderr
+    assert 1 < most[0] <= 16
+    assert "16 connections open instead of 1,024 (ulimit -n)" in said.err
 
 
 def test_out_of_descriptors_is_no_fault_of_the_server() -> None:

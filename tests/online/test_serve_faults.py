@@ -6,7 +6,9 @@ import asyncio
 import errno
 import http.client
 import json
+import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -154,8 +156,9 @@ def test_a_lack_of_descriptors_is_said_once_in_a_while(capsys: pytest.CaptureFix
     assert len(passed) == 1
 
 
-def test_a_worker_without_descriptors_goes_on(tmp_path: Path) -> None:
-    """Far more connections than it may have: it says so in one line, and serves when some are closed."""
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
+def test_a_worker_without_descriptors_goes_on_and_one_that_dies_is_noticed() -> None:
+    """Far more connections than it may have: it says so in one line, and serves when some are closed; then it dies."""
     process = subprocess.Popen(
         [sys.executable, "-m", "playproof", "serve", "--port", "0", "--workers", "1"],
         stdout=subprocess.PIPE,
@@ -171,11 +174,16 @@ def test_a_worker_without_descriptors_goes_on(tmp_path: Path) -> None:
         for sock in many:
             sock.close()
         assert ask(url, "/health")[0] == 200
-        process.terminate()
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGKILL)
         _, said = process.communicate(timeout=WATCHDOG_S)
     finally:
         process.kill()
-    assert said.splitlines() == ["playproof: connections wait: Too many open files (ulimit -n)"]
+    assert process.returncode == 70
+    assert said.splitlines() == [
+        "playproof: connections wait: Too many open files (ulimit -n)",
+        f"playproof: the mock worker at {url} died: it was ended by SIGKILL",
+    ]
 
 
 # Memory and turns ----------------------------------------------------------------------------------------------------
