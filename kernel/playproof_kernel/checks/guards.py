@@ -16,9 +16,9 @@ import numpy as np
 from playproof_spec.graph import Trigger
 from playproof_spec.machines import HostBlockState, LaneState, NodeState, PhaseState, PlayState, RequestState
 
-from playproof_kernel.ground import lifecycle
+from playproof_kernel.ground import lifecycle, pages
 from playproof_kernel.ground.arrays import NONE, Sim
-from playproof_kernel.memory import pages, prompt_keys
+from playproof_kernel.memory import prompt_keys
 
 __all__ = ["PREDICATES", "At"]
 
