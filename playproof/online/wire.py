@@ -49,7 +49,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class _Common(msgspec.Struct, frozen=True, kw_only=True):
-    model: str
+    model: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: int | None = 1

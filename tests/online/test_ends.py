@@ -145,7 +145,8 @@ def test_ctrl_c_again_and_again_leaves_a_report(tmp_path: Path) -> None:
             _, said = process.communicate(timeout=WATCHDOG_S)
         finally:
             process.kill()
-    assert process.returncode in (130, -signal.SIGINT)
+    # One may come after the report, into the printing.
+    assert process.returncode in (130, 1, -signal.SIGINT)
     report = json.loads((out / "report.json").read_text())
     assert (report["online"]["ended_by"], report["canceled_requests"]) == ("interrupt", 2)
     assert [path.name for path in out.iterdir()] == ["report.json"]

@@ -40,7 +40,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str,
     trace = trace_of(tmp_path_factory.mktemp("faults"), plays=len(TABLE) + 1, output=ASKED)
     began = time.monotonic()
     with fake_server(answer) as url:
-        report = replay(trace, url, silence_timeout_seconds=SILENCE_S, request_timeout_seconds=2 * SILENCE_S)
+        report = replay(trace, url, silence_timeout_seconds=SILENCE_S, request_timeout_seconds=3 * SILENCE_S)
     assert time.monotonic() - began < WATCHDOG_S
     # What is due at once goes by the names of requests, so p10r0 comes before p1r0; here each is named by its row.
     names = sorted(f"p{number}r0" for number in range(len(TABLE) + 1))

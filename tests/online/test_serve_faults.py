@@ -112,8 +112,8 @@ def test_floods_of_trailers(served: str) -> None:
 
 def test_connections_that_do_not_become_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """One says nothing, one half a head, one half a head after a request; a body that does not come in time."""
-    monkeypatch.setattr(protocol.GuardedProtocol, "head_s", 0.3)
-    monkeypatch.setattr(server, "BODY_S", 0.3)
+    monkeypatch.setattr(protocol.GuardedProtocol, "head_s", 1.0)
+    monkeypatch.setattr(server, "BODY_S", 1.0)
     with mock_thread(DEPLOYMENT) as (url, _):
         for head in (b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nGET /hea"):
             with connected(url) as sock:
@@ -169,8 +169,9 @@ def test_a_worker_without_descriptors_goes_on_and_one_that_dies_is_noticed() -> 
     assert process.stdout is not None
     try:
         url = process.stdout.readline().split()[1].removesuffix("/v1")
+        assert process.stderr is not None
         many = [connected(url) for _ in range(80)]
-        time.sleep(1.5)
+        assert process.stderr.readline() == "playproof: connections wait: Too many open files (ulimit -n)\n"
         for sock in many:
             sock.close()
         assert ask(url, "/health")[0] == 200
@@ -180,10 +181,7 @@ def test_a_worker_without_descriptors_goes_on_and_one_that_dies_is_noticed() -> 
     finally:
         process.kill()
     assert process.returncode == 70
-    assert said.splitlines() == [
-        "playproof: connections wait: Too many open files (ulimit -n)",
-        f"playproof: the mock worker at {url} died: it was ended by SIGKILL",
-    ]
+    assert said == f"playproof: the mock worker at {url} died: it was ended by SIGKILL\n"
 
 
 # Memory and turns ----------------------------------------------------------------------------------------------------

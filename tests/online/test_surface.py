@@ -59,6 +59,10 @@ def test_one_model(served: str, client: openai.OpenAI) -> None:
     assert (status, answer["error"]["code"]) == (404, "model_not_found")
 
 
+def test_a_request_may_leave_out_the_model(served: str) -> None:
+    assert ask(served, "POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[1]["model"] == NAME
+
+
 def test_places_without_a_model(served: str) -> None:
     assert ask(served, "GET", "/version")[1] == {"version": pp.__version__}
     assert [ask(served, method, "/ping")[0] for method in ("GET", "POST")] == [200, 200]
