@@ -175,6 +175,7 @@ def test_errors_as_the_package_sees_them(client: openai.OpenAI) -> None:
         (b'{"model": "mock", "prompt": ""}', 400, "empty"),
         (b'{"model": "mock", "prompt": []}', 400, "empty"),
         (b'{"model": "mock", "prompt": "x", "max_tokens": -1}', 400, "max_tokens is between"),
+        (b'{"model": "mock", "prompt": "x", "max_tokens": 10000001}', 400, "between 0 and 10,000,000, not 10,000,001"),
         (b'{"model": "mock", "prompt": "x", "max_tokens": 1.5}', 400, "Expected `int | null`"),
         (b'{"model": "mock", "prompt": [1, -1]}', 400, "token ids are between"),
         (b'{"model": "mock", "prompt": [4294967296]}', 400, "token ids are between"),
