@@ -20,8 +20,9 @@ from playproof_spec.units import NS_PER_S
 from playproof.online.clock import Clock
 from playproof.online.metrics import Metrics
 
-# Wall time after which the passes of one turn of the event loop go on in the next, and engine time of one call.
-TURN_NS, MAX_SPAN_NS = 5_000_000, 1 << 60
+# Wall time after which the passes of one turn of the event loop go on in the next. Engine time of one call: the least
+# has at most a thousand passes (`server.LEAST_PASS_MS`), a millisecond's work.
+TURN_NS, MIN_SPAN_NS, MAX_SPAN_NS = 5_000_000, 1_000_000, 1 << 40
 # Cache namespaces between two times of forgetting.
 MAX_NAMESPACES = 1 << 14
 
@@ -93,8 +94,10 @@ class Worker:
         self._streams: dict[int, Stream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
-        # How much of the engine's time is let pass in one call, ns: it follows how long such calls take.
-        self._span = 0
+        # How much of the engine's time is let pass in one call, ns. It follows how long calls take that use it up; one
+        # that has nothing to do says nothing of how long one with much to do would take.
+        self._span = MIN_SPAN_NS
+        self._reached = 0
         self._namespaces: set[str] = set()
 
     def submit(self, tokens: npt.NDArray[np.uint32], output: int, namespace: str, bell: Bell) -> Stream:
@@ -160,12 +163,17 @@ class Worker:
         begun = before = time.perf_counter_ns()
         while True:
             upcoming = self.engine.upcoming
-            until = now if upcoming is None else max(min(now, upcoming + self._span), 0)
+            if upcoming is None and self._streams:
+                upcoming = self._reached  # what has just arrived is due, and not known to the engine's clock yet
+            until = now if upcoming is None else min(now, upcoming + self._span)
             for progress in self.engine.advance(until):
                 self._tell(self._streams[progress.slot], progress, now)
             after = time.perf_counter_ns()
-            self._span = min(2 * self._span + 1000, MAX_SPAN_NS) if after - before < TURN_NS // 4 else self._span // 2
-            before = after
+            if after - before > TURN_NS // 2:
+                self._span = max(self._span // 2, MIN_SPAN_NS)
+            elif until < now and after - before < TURN_NS // 8:
+                self._span = min(2 * self._span, MAX_SPAN_NS)
+            before, self._reached = after, until
             if until >= now or after - begun > TURN_NS:
                 return now
 
