@@ -60,7 +60,7 @@ class _Reader(ast.NodeVisitor):
                 return None
             kind, name = base
             if kind == "parameter" and "." not in name:
-                if name == "sim" or node.attr in Sim._fields and name in ("larger", "again"):
+                if name == "sim":
                     return ("sim", node.attr) if node.attr in Sim._fields else None
                 return (kind, f"{name}.{node.attr}")
             return base

@@ -215,11 +215,6 @@ def _grace_over(at: At) -> bool:
     return _profile_over(at) and not _run_at_rest(at) and run.now >= run.profile_start + config.duration + config.grace
 
 
-def _drain_over(at: At) -> bool:
-    run, config = at.sim.run[0], at.sim.config[0]
-    return _profile_over(at) and bool(run.now >= run.profile_start + config.duration + config.grace)
-
-
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
@@ -396,7 +391,6 @@ PREDICATES: Final[Mapping[str, Callable[[At], bool]]] = {
     "plays_settled": _plays_settled,
     "grace_over": _grace_over,
     "run_at_rest": _run_at_rest,
-    "drain_over": _drain_over,
     "host_room": _host_room,
     "unpinned": _unpinned,
 }
