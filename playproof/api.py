@@ -439,6 +439,7 @@ def replay_online(
     places: Mapping[str, Where] = PLACES,
     per_request: bool = True,
     progress: Progress | None = None,
+    keep: Callable[[OnlineReport | OnlineControlledReport], object] | None = None,
 ) -> OnlineReport | OnlineControlledReport:
     """Replay a proven trace on the wall clock, against mock workers or real servers (docs/online.md).
 
@@ -454,6 +455,8 @@ def replay_online(
         Where the settings stand, for findings: `Configuration.places`.
     per_request, progress
         As for :func:`replay`.
+    keep : callable, optional
+        Called with the report before mock workers are stopped, and before a signal can interrupt.
 
     Raises
     ------
@@ -477,6 +480,7 @@ def replay_online(
         places,
         per_request=per_request,
         progress=progress,
+        keep=keep,
     )
 
 

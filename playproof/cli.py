@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
     from playproof.checking import Verdict
     from playproof.fuzzing import Tried
+    from playproof.online.processes import WorkerProcess
 
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
@@ -160,6 +161,16 @@ class Engine(StrEnum):
     reference = "reference"
 
 
+class FinishReason(StrEnum):
+    length = "length"
+    stop = "stop"
+
+
+class FailOn(StrEnum):
+    failed = "failed"
+    any = "any"
+
+
 class Compile(StrEnum):
     auto = "auto"
     always = "always"
@@ -202,6 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         name = f"{error.filename}: " if error.filename is not None else ""
         return _say(f"{name}{error.strerror or error}", EXIT_USAGE)
+    except MemoryError:
+        return _say("there is not enough memory for this; take fewer files at a time", EXIT_USAGE)
     except Exception as error:
         return _our_fault(error)
     return 0
@@ -412,6 +425,12 @@ def replay(
     silence_timeout: Annotated[
         float, typer.Option(help="Online: wall seconds without a byte after which a request has failed.")
     ] = SILENCE_TIMEOUT_S,
+    fail_on: Annotated[
+        FailOn | None,
+        typer.Option(
+            help="Online: leave with 1 if a request failed, or if any did not complete or is not as asked for."
+        ),
+    ] = None,
     compile: CompileOption = None,
     engine: Annotated[
         Engine, typer.Option(help="Who replays: the kernel, or the executable specification, for small traces.")
@@ -419,6 +438,8 @@ def replay(
 ) -> None:
     """Replay a trace on a simulated deployment, or with --online on the wall clock."""
     options = _online_options(online, endpoint, model, vocabulary, time_scale, duration, silence_timeout)
+    if fail_on is not None and not online:
+        raise typer.BadParameter("belongs to --online", param_hint="--fail-on")
     if online and engine is Engine.reference:
         raise typer.BadParameter("the reference does not replay online", param_hint="--engine")
     if per_request and out_folder is None:
@@ -427,16 +448,23 @@ def replay(
     proven = _proven(configuration, paths, skip_bad, exclude, follow_links, compile)
     if out_folder is not None:
         out_folder.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is told before a long replay
+    written: list[Path] = []
+
+    def keep(report: Report) -> None:
+        if out_folder is not None:
+            written[:] = report.write(out_folder, per_request=per_request)
+
     with _replay_progress() as progress:
         captured = per_request or check_run
-        report = _replayed(proven, configuration, options, captured, progress, _setting(compile), engine)
+        report = _replayed(proven, configuration, options, captured, progress, _setting(compile), engine, keep)
     verdict = _checked(report) if check_run else None
     if report.findings.warnings and not as_json:
         codes = sorted({item.code for item in report.findings.items if item.severity is Severity.WARNING})
         counts = ", ".join(f"{code} ×{report.findings.counts[code]}" for code in codes)
         told = counted(report.findings.warnings, "warning")
         err.print(f"{told} ({counts}); `playproof validate --config` shows them", markup=False)
-    written = report.write(out_folder, per_request=per_request) if out_folder is not None else []
+    if not written or verdict is not None:
+        keep(report)
     if as_json:
         _print_text(escaped_json(report.to_json().decode()))
     else:
@@ -452,8 +480,23 @@ def replay(
         reason = report.to_dict()["agentic_phases"]["failure_reason"]
         err.print(f"the run is invalid: {reason}; agentic_phases has the evidence", markup=False)
         raise typer.Exit(EXIT_FINDINGS)
+    if online:
+        _leave_online(report, fail_on)
+
+
+def _leave_online(report: Report, fail_on: FailOn | None) -> None:
+    """Say what is wrong with an online run as a whole, and leave with a code where it is not simply done."""
+    from playproof.online.outcome import failures
+
+    figures = report.to_dict()
+    for warning in figures["online"]["warnings"]:
+        err.print(f"warning: {warning}", markup=False)
     if getattr(report, "interrupted", False):
         raise typer.Exit(EXIT_INTERRUPTED)
+    why = failures(figures, fail_on.value if fail_on is not None else None)
+    if why:
+        err.print(f"playproof: {why}", markup=False)
+        raise typer.Exit(EXIT_FINDINGS)
 
 
 def _proven(
@@ -634,6 +677,7 @@ def _replayed(
     progress: Callable[[int, int], None] | None,
     compile: Setting | None,
     engine: Engine,
+    keep: Callable[[Report], None],
 ) -> Report:
     if options is None:
         return api.replay_configured(
@@ -652,6 +696,7 @@ def _replayed(
             places=configuration.places or api.PLACES,
             per_request=per_request,
             progress=progress,
+            keep=keep,
         )
     except (UnusableEndpoint, WorkerFault, ValueError) as error:
         raise typer.Exit(_say(str(error), EXIT_USAGE)) from None
@@ -668,12 +713,23 @@ def serve(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Name to serve under [default: the configuration's].")] = None,
     time_scale: Annotated[float, typer.Option(help="Seconds of the engine in one of wall time.")] = 1.0,
+    finish_reason: Annotated[FinishReason, typer.Option(help="Why answers end.")] = FinishReason.length,
+    inject: Annotated[
+        list[str] | None, typer.Option(metavar="FAULT=RATE", help="Fail such a share of requests; repeatable.")
+    ] = None,
+    inject_seed: Annotated[int, typer.Option(min=0, help="What decides which requests those are.")] = 0,
 ) -> None:
     """Serve mock workers that speak the OpenAI API, each the simulated engine on the wall clock."""
     require_extra()
+    from playproof.online.inject import parsed
     from playproof.online.options import unsupported
-    from playproof.online.processes import WorkerFault
+    from playproof.online.processes import Manner, WorkerFault
     from playproof.online.processes import workers as started
+
+    try:
+        injection = parsed(inject or (), inject_seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--inject") from None
 
     configuration = _configuration(config, settings or [])
     findings = unsupported(configuration.deployment, configuration.load, configuration.places or api.PLACES, mock=True)
@@ -687,21 +743,27 @@ def serve(
     if not 0 < time_scale < float("inf"):
         raise typer.BadParameter("the time scale is above 0", param_hint="--time-scale")
     try:
-        with started(deployment, number, model=model, scale=time_scale, host=host, port=port) as running:
+        manner = Manner(model=model, scale=time_scale, reason=finish_reason.value, injection=injection)
+        with started(deployment, number, manner=manner, host=host, port=port) as running:
             for worker in running:
                 out.print(f"serving {worker.url}/v1", markup=False)
-            _wait_for_a_signal()
+            died = _wait_for_a_signal(running)
     except WorkerFault as error:
         raise typer.Exit(_say(str(error), EXIT_USAGE)) from None
+    if died:
+        raise typer.Exit(_say(died, EXIT_OURS))
 
 
-def _wait_for_a_signal() -> None:
-    """Return when Ctrl-C or a request to terminate comes."""
+def _wait_for_a_signal(running: Sequence[WorkerProcess]) -> str:
+    """Return when Ctrl-C or a request to terminate comes, or when a worker ends by itself, and then say how."""
     told = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: told.set())
-    while not told.wait(timeout=3600.0):
-        pass
+    while not told.wait(timeout=0.5):
+        for worker in running:
+            if worker.death is not None:
+                return f"the mock worker at {worker.url} died: {worker.death}"
+    return ""
 
 
 @app.command()
