@@ -12,11 +12,11 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -43,7 +43,7 @@ from playproof.config import (
 )
 from playproof.deployment import Deployment, InvalidDeployment
 from playproof.online import MissingExtra, require_extra
-from playproof.online.options import SILENCE_TIMEOUT_S, OnlineOptions
+from playproof.online.options import SILENCE_TIMEOUT_S, OnlineOptions, PromptFormat
 from playproof.render import (
     counted,
     escaped,
@@ -420,6 +420,12 @@ def replay(
         str | None, typer.Option(help="Online: the endpoints' model [default: the one they serve].")
     ] = None,
     vocabulary: Annotated[int | None, typer.Option(help="Online: token ids stay below [default: 32000].")] = None,
+    prompt_format: Annotated[
+        PromptFormat, typer.Option(help="Online: send prompts as token ids, as text, or as chats.")
+    ] = PromptFormat.ids,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Online: a tokenizer.json, for prompts of text [default: asked].")
+    ] = None,
     time_scale: Annotated[float, typer.Option(help="Online: seconds of the replay in one of wall time.")] = 1.0,
     duration: Annotated[float | None, typer.Option(help="Online: end admission after so many seconds.")] = None,
     silence_timeout: Annotated[
@@ -437,7 +443,19 @@ def replay(
     ] = Engine.kernel,
 ) -> None:
     """Replay a trace on a simulated deployment, or with --online on the wall clock."""
-    options = _online_options(online, endpoint, model, vocabulary, time_scale, duration, silence_timeout)
+    options = _online_options(
+        online,
+        {
+            "--endpoint": ("endpoints", tuple(endpoint or ())),
+            "--model": ("model", model),
+            "--vocabulary": ("vocabulary", vocabulary),
+            "--prompt-format": ("prompt_format", prompt_format),
+            "--tokenizer": ("tokenizer", tokenizer),
+            "--time-scale": ("time_scale", time_scale),
+            "--duration": ("duration_seconds", duration),
+            "--silence-timeout": ("silence_timeout_seconds", silence_timeout),
+        },
+    )
     if fail_on is not None and not online:
         raise typer.BadParameter("belongs to --online", param_hint="--fail-on")
     if online and engine is Engine.reference:
@@ -638,26 +656,10 @@ def _drawn_in_vain(tried: Tried) -> str:
     return f"; {counted(tried.refused, 'draw')} cannot be run" if tried.refused else ""
 
 
-def _online_options(
-    online: bool,
-    endpoints: list[str] | None,
-    model: str | None,
-    vocabulary: int | None,
-    time_scale: float,
-    duration: float | None,
-    silence_timeout: float,
-) -> OnlineOptions | None:
-    """Return how to replay online, or None for offline, which has no such options."""
+def _online_options(online: bool, given: Mapping[str, tuple[str, Any]]) -> OnlineOptions | None:
+    """Return how to replay online, or None for offline, which has no such options: (option, value) by their flags."""
     options = OnlineOptions()
-    given = {
-        "endpoints": (tuple(endpoints or ()), "--endpoint"),
-        "model": (model, "--model"),
-        "vocabulary": (vocabulary, "--vocabulary"),
-        "time_scale": (time_scale, "--time-scale"),
-        "duration_seconds": (duration, "--duration"),
-        "silence_timeout_seconds": (silence_timeout, "--silence-timeout"),
-    }
-    for name, (value, flag) in given.items():
+    for flag, (name, value) in given.items():
         if value == getattr(options, name):
             continue
         if not online:

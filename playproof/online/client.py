@@ -26,6 +26,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from playproof_spec.machines import RequestState
 
 from playproof.online.options import API_KEY, OnlineOptions
+from playproof.online.prompts import COMPLETIONS
 from playproof.online.stream import Answer, Broken, Reading, message_of, shown
 
 # Bytes of an error's body that are read.
@@ -127,11 +128,24 @@ class Client:
     model : str
     options : OnlineOptions
     key : str, optional
+    path : str
+        Of the completions or of the chats.
+    besides : int
+        How many tokens more than were sent a server may count of a prompt.
     """
 
-    def __init__(self, endpoints: list[str], model: str, options: OnlineOptions, key: str | None = None) -> None:
-        self._urls = [f"{endpoint}/v1/completions" for endpoint in endpoints]
-        self._head = b'{"model":' + msgspec.json.encode(model)
+    def __init__(
+        self,
+        endpoints: list[str],
+        model: str,
+        options: OnlineOptions,
+        key: str | None = None,
+        *,
+        path: str = COMPLETIONS,
+        besides: int = 0,
+    ) -> None:
+        self._urls = [endpoint + path for endpoint in endpoints]
+        self._model, self._besides = model, besides
         self._silence_ns = int(options.silence_timeout_seconds * 1e9)
         self._seats = asyncio.Semaphore(options.max_connections)
         self._under_way: dict[asyncio.Task[Any], Reading] = {}
@@ -170,7 +184,7 @@ class Client:
         worker : int
             Which endpoint.
         prompt : bytes
-            Token ids as the inside of a JSON array.
+            As `Prompts.member` has it.
         output : int
             Tokens wanted.
         namespace : str
@@ -178,22 +192,12 @@ class Client:
         told : callable
             Not called if this task is canceled. It raises nothing.
         prompt_tokens : int
-            How many ids `prompt` has.
+            How many tokens `prompt` has.
         """
-        salt = b',"cache_salt":' + msgspec.json.encode(namespace) if namespace else b""
-        body = b"".join(
-            (
-                self._head,
-                b',"prompt":[',
-                prompt,
-                b'],"max_tokens":%d,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}' % output,
-                salt,
-                b"}",
-            )
-        )
+        body = body_of(self._model, prompt, output, namespace)
         async with self._seats:
             answer = Answer(sent=time.monotonic_ns())
-            reading = Reading(answer, output, prompt_tokens)
+            reading = Reading(answer, output, prompt_tokens, self._besides)
             task = asyncio.current_task()
             assert task is not None
             self._under_way[task] = reading
@@ -214,10 +218,10 @@ class Client:
         answer = reading.answer
         async with self._session.post(url, data=_payload(body), allow_redirects=False) as response:
             if response.status != 200:
-                said = await _head_of(response)
+                said = await said_of(response)
                 refused = response.status in REFUSING
                 answer.outcome = RequestState.REJECTED if refused else RequestState.FAILED
-                answer.cause = _status_cause(response, said)
+                answer.cause = status_cause(response, said)
                 answer.ended = time.monotonic_ns()
                 _tell(reading, told)
                 return
@@ -245,6 +249,14 @@ class Client:
             reading.finish(time.monotonic_ns())
             _tell(reading, told)
             await _read_tail(response)
+
+
+def body_of(model: str, prompt: bytes, output: int, namespace: str = "", *, stream: bool = True) -> bytes:
+    """Return the body of a request: the members' order is always this one, so equal requests are equal bytes."""
+    streamed = b',"stream":true,"stream_options":{"include_usage":true}' if stream else b""
+    salt = b',"cache_salt":' + msgspec.json.encode(namespace) if namespace else b""
+    head = b'{"model":' + msgspec.json.encode(model)
+    return b"".join((head, b",", prompt, b',"max_tokens":%d,"ignore_eos":true' % output, streamed, salt, b"}"))
 
 
 async def _read_tail(response: aiohttp.ClientResponse) -> None:
@@ -303,7 +315,7 @@ def _payload(body: bytes) -> bytes | io.BytesIO:
     return io.BytesIO(body) if len(body) > _LARGE_BODY_BYTES else body
 
 
-async def _head_of(response: aiohttp.ClientResponse) -> str:
+async def said_of(response: aiohttp.ClientResponse) -> str:
     """Return what an error's body says, as far as it is read."""
     data = await response.content.read(MAX_ERROR_BYTES)
     try:
@@ -313,7 +325,7 @@ async def _head_of(response: aiohttp.ClientResponse) -> str:
     return message_of(value.get("error", value) if isinstance(value, dict) else value)
 
 
-def _status_cause(response: aiohttp.ClientResponse, said: str) -> str:
+def status_cause(response: aiohttp.ClientResponse, said: str) -> str:
     """Return what a status other than 200 means, in the server's words where it has any."""
     status = response.status
     if 300 <= status < 400:

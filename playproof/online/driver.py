@@ -30,8 +30,9 @@ from playproof_spec.units import NS_PER_S
 
 from playproof.online.client import Client
 from playproof.online.clock import Clock
+from playproof.online.counted import Offsets
 from playproof.online.options import OnlineOptions
-from playproof.online.prompts import Encoding
+from playproof.online.prompts import Prompts
 from playproof.online.stream import Answer, shown
 
 Int64 = npt.NDArray[np.int64]
@@ -137,9 +138,11 @@ class Observed:
         By the request's number, where requests are kept.
     causes : Counter of str
         Of requests that did not complete, or completed oddly.
-    without_usage, without_cached, miscounted, prompts_differ : int
+    without_usage, without_cached, miscounted : int
         Streams without usage; without a count of cached tokens that can be used; with more tokens than their usage
-        says; whose prompts the server counted otherwise.
+        says.
+    prompts : Offsets
+        How servers counted the prompts of completed requests.
     fewer, more : int
         Completed requests with fewer and with more tokens than were asked for.
     deaths : tuple of str
@@ -162,7 +165,7 @@ class Observed:
     miscounted: int = 0
     fewer: int = 0
     more: int = 0
-    prompts_differ: int = 0
+    prompts: Offsets = field(default_factory=Offsets)
     deaths: tuple[str, ...] = ()
 
 
@@ -182,7 +185,7 @@ class OnlineDriver:
     Parameters
     ----------
     driver : LiveDriver
-    encoding : Encoding
+    prompts : Prompts
     client : Client
     clock : Clock
         Started just before.
@@ -202,7 +205,7 @@ class OnlineDriver:
     def __init__(
         self,
         driver: LiveDriver,
-        encoding: Encoding,
+        prompts: Prompts,
         client: Client,
         clock: Clock,
         options: OnlineOptions,
@@ -214,7 +217,7 @@ class OnlineDriver:
         progress: Progress | None = None,
     ) -> None:
         self._driver = driver
-        self._encoding = encoding
+        self._prompts = prompts
         self._client = client
         self._clock = clock
         self._options = options
@@ -238,7 +241,8 @@ class OnlineDriver:
         self.dispatch, self.hearing, self.loop = Lateness(), Lateness(), Lateness()
         self._sent: dict[int, Sent] = {}
         self._causes: Counter[str] = Counter()
-        self._without_usage = self._without_cached = self._miscounted = self._prompts_differ = 0
+        self._without_usage = self._without_cached = self._miscounted = 0
+        self._counted = Offsets()
         self._fewer = self._more = 0
 
     async def run(self) -> Observed:
@@ -283,7 +287,7 @@ class OnlineDriver:
             miscounted=self._miscounted,
             fewer=self._fewer,
             more=self._more,
-            prompts_differ=self._prompts_differ,
+            prompts=self._counted,
         )
 
     # The pump --------------------------------------------------------------------------------------------------------
@@ -419,7 +423,7 @@ class OnlineDriver:
         try:
             await self._client.send(
                 order.worker,
-                self._encoding.text(order.source),
+                self._prompts.member(order.source),
                 order.output,
                 order.namespace,
                 told,
@@ -489,7 +493,8 @@ class OnlineDriver:
         self._miscounted += answer.chunks > answer.tokens
         self._fewer += answer.tokens < order.output
         self._more += answer.tokens > order.output
-        self._prompts_differ += 0 <= answer.prompt != int(self._prompt_tokens[order.source])
+        if answer.prompt >= 0:
+            self._counted.add(int(self._prompt_tokens[order.source]), answer.prompt)
 
     async def _settle(self) -> None:
         """Let connections whose answers are whole come to their ends."""

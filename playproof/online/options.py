@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,6 +26,14 @@ DRAIN_SECONDS = 30.0
 API_KEY = "PLAYPROOF_API_KEY"
 
 
+class PromptFormat(StrEnum):
+    """How prompts are sent."""
+
+    ids = "ids"
+    text = "text"
+    chat = "chat"
+
+
 class OnlineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How an online replay is run.
 
@@ -37,6 +46,11 @@ class OnlineOptions(msgspec.Struct, frozen=True, kw_only=True):
         The model's name at the endpoints; None takes the first that they serve.
     vocabulary : int or None
         Token ids stay below it; None takes `prompts.REAL_VOCABULARY` with endpoints, and more with mock workers.
+    prompt_format : PromptFormat
+        Token ids; words to be completed; words as the message of a user.
+    tokenizer : str or None
+        A tokenizer.json, or its folder, whose words prompts are made of; without, common words are, as many as the
+        endpoints' own counts ask for.
     time_scale : float
         How many seconds of the driver's clock, and of the mock workers', pass in one of wall time.
     duration_seconds : float or None
@@ -55,6 +69,8 @@ class OnlineOptions(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: tuple[str, ...] = ()
     model: str | None = None
     vocabulary: int | None = None
+    prompt_format: PromptFormat = PromptFormat.ids
+    tokenizer: str | None = None
     time_scale: float = 1.0
     duration_seconds: float | None = None
     drain_seconds: float = DRAIN_SECONDS
@@ -81,6 +97,8 @@ class OnlineOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is above 0, not {value}")
         if not 0 <= self.drain_seconds < float("inf"):
             raise ValueError(f"drain_seconds is 0 or more, not {self.drain_seconds}")
+        if self.prompt_format not in list(PromptFormat):
+            raise ValueError(f"prompt_format is {' or '.join(PromptFormat)}, not {shown(self.prompt_format)}")
         for endpoint in self.endpoints:
             _check_url(endpoint)
         if self.vocabulary is not None and not 2 <= self.vocabulary <= 1 << 32:
@@ -114,6 +132,34 @@ def _check_url(url: str) -> None:
         raise ValueError(f"an endpoint's port is between 1 and 65535, unlike that of {shown(url)}")
     if parts.query or parts.fragment:
         raise ValueError(f"an endpoint is {wanted}, and has neither ? nor # in it, unlike {shown(url)}")
+
+
+def contradictions(options: OnlineOptions) -> Findings:
+    """Say which options exclude one another."""
+    findings, form = Findings(), options.prompt_format
+    if options.tokenizer is not None and form == PromptFormat.ids:
+        findings.add(
+            finding(
+                "config-combination",
+                "a tokenizer has no effect on prompts that are token ids",
+                where=Where(file=options.tokenizer, field="--tokenizer"),
+                found="--prompt-format ids",
+                wanted="text or chat",
+                hint="Choose --prompt-format text or chat, or leave --tokenizer out.",
+            )
+        )
+    if options.vocabulary is not None and form != PromptFormat.ids:
+        findings.add(
+            finding(
+                "config-combination",
+                "a vocabulary bounds token ids, and none are sent",
+                where=Where(field="--vocabulary"),
+                found=f"--vocabulary {options.vocabulary} with --prompt-format {form}",
+                wanted="--prompt-format ids",
+                hint="Leave --vocabulary out.",
+            )
+        )
+    return findings
 
 
 # Settings of a worker that a mock worker cannot have, with what to say of them. A line a setting.

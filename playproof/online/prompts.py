@@ -1,10 +1,11 @@
 """Prompts as token ids: how the driver writes a trace's blocks as ids, and how a mock worker reads text.
 
 **Blocks to ids.** A trace says which blocks of two prompts are the same, by their hash ids, and nothing of their text.
-The corpus' distinct hash ids are numbered from 0 as they occur. A block whose number is below the vocabulary is that
+The corpus' distinct hash ids are numbered from 0 in their order. A block whose number is below the vocabulary is that
 number, over and over; a greater number is written in base `vocabulary`, least digit first, its digits over and over. So
 different blocks are different tokens, equal ones equal, and prompts share what the trace says that they share; a prompt
-has exactly as many tokens as the trace says.
+has exactly as many tokens as the trace says. What is sent depends on the trace alone, and not on who sends first.
+`texts` writes the same blocks as words.
 
 **Text to ids.** A mock worker has no tokenizer. A token is four bytes of UTF-8, the last one what is left, its id those
 bytes read as a little-endian number: about what tokenizers make of English, and equal beginnings stay equal.
@@ -13,12 +14,15 @@ bytes read as a little-endian number: about what tokenizers make of English, and
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from playproof_spec.graph import Graph
 
 Uint32 = npt.NDArray[np.uint32]
+
+COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 
 # Every id of a token is below: it fits four bytes.
 TOKEN_IDS = 1 << 32
@@ -28,8 +32,69 @@ REAL_VOCABULARY = 32_000
 BYTES_PER_TOKEN = 4
 
 
-class Encoding:
+class Prompts(Protocol):
     """How the prompts of one corpus are written.
+
+    Attributes
+    ----------
+    path : str
+        Where they are posted to.
+    besides : int
+        How many tokens more than the trace says a server may count, for marks and a template of its own.
+    """
+
+    path: str
+    besides: int
+
+    def member(self, node: int) -> bytes:
+        """Return the prompt of `node` as the member of a JSON object that it is sent as."""
+
+
+class Numbers:
+    """The distinct hash ids of a corpus, numbered from 0 in their order: O(runs) of memory, whatever their number.
+
+    Attributes
+    ----------
+    distinct : int
+        How many there are.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        held = graph.run_count > 0
+        first, count = graph.run_first[held], graph.run_count[held].astype(np.uint64)
+        order = np.argsort(first, kind="stable")
+        first, last = first[order], (first + (count - np.uint64(1)))[order]
+        reached = np.maximum.accumulate(last)
+        # Runs that overlap are one interval; in it a hash id's number is how far it is from the first.
+        opens = np.ones(len(first), bool)
+        opens[1:] = first[1:] > reached[:-1]
+        begins = np.flatnonzero(opens)
+        self._first = first[begins]
+        ends = np.append(begins[1:], len(first))[: len(begins)] - 1
+        sizes = (reached[ends] - self._first).astype(np.int64) + 1
+        self._before = np.cumsum(sizes) - sizes
+        self.distinct = int(sizes.sum())
+
+    def of(self, node: int) -> list[int]:
+        """Return the number of each block of a prompt."""
+        labels = self._graph.hash_ids(node)
+        at = np.searchsorted(self._first, labels, side="right") - 1
+        numbers: list[int] = (self._before[at] + (labels - self._first[at]).astype(np.int64)).tolist()
+        return numbers
+
+
+def digits_for(distinct: int, base: int, most: int) -> int | None:
+    """Return how many digits of a base tell so many blocks apart, or None where `most` are too few."""
+    digits, reach = 1, base
+    while reach < distinct:
+        digits += 1
+        reach *= base
+    return digits if digits <= most else None
+
+
+class Encoding:
+    """How the prompts of one corpus are written as token ids.
 
     Parameters
     ----------
@@ -47,27 +112,30 @@ class Encoding:
         self._graph = graph
         self._vocabulary = vocabulary
         self._size = graph.block_size
-        self._numbers: dict[int, int] = {}
-        # Runs overlap, so this is a bound; what is interned is less.
-        distinct = int(graph.run_count.sum())
-        self._digits, reach = 1, vocabulary
-        while reach < distinct and self._digits < self._size:
-            self._digits += 1
-            reach *= vocabulary
-        if reach < distinct:
+        self._numbers = Numbers(graph)
+        distinct = self._numbers.distinct
+        digits = digits_for(distinct, vocabulary, self._size)
+        if digits is None:
             raise ValueError(
                 f"{distinct:,} blocks of {self._size} tokens cannot be told apart with a vocabulary of {vocabulary:,}"
             )
+        self._digits = digits
+
+    path, besides = COMPLETIONS, 0
+
+    def member(self, node: int) -> bytes:
+        """Return the prompt of `node` as a member of a JSON object."""
+        return b'"prompt":[%s]' % self.text(node)
 
     def tokens(self, node: int) -> Uint32:
         """Return the token ids of the prompt of `node`."""
-        blocks = [self._block(number) for number in self._numbers_of(node)]
+        blocks = [self._block(number) for number in self._numbers.of(node)]
         return np.concatenate([np.zeros(0, np.uint32), *blocks])[: int(self._graph.input_length[node])]
 
     def text(self, node: int) -> bytes:
         """Return the same as the inside of a JSON array."""
         length = int(self._graph.input_length[node])
-        numbers = self._numbers_of(node)
+        numbers = self._numbers.of(node)
         whole = length // self._size
         parts = [self._json(number) for number in numbers[:whole]]
         rest = length - whole * self._size
@@ -75,11 +143,6 @@ class Encoding:
             last = self._block(numbers[whole])[:rest]
             parts.append(b",".join(b"%d" % token for token in last.tolist()))
         return b",".join(parts)
-
-    def _numbers_of(self, node: int) -> list[int]:
-        """Return the number of each block of a prompt."""
-        known = self._numbers
-        return [known.setdefault(label, len(known)) for label in self._graph.hash_ids(node).tolist()]
 
     def _block(self, number: int) -> Uint32:
         digits = []

@@ -19,22 +19,24 @@ from playproof_kernel.runs.live_driver import LiveDriver
 from playproof_kernel.runs.live_engine import Counters
 from playproof_spec.certificate import ProvenGraph
 from playproof_spec.clock import clock_finding
-from playproof_spec.findings import Findings, Where
+from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.ledger import Ledger
 
 from playproof.deployment import AnyDeployment, Deployment, InvalidDeployment, Load
 from playproof.fit import fit, misoffered
-from playproof.online import processes
+from playproof.online import calibration, processes
 from playproof.online.client import Client, cause_of, session
 from playproof.online.clock import Clock
 from playproof.online.descriptors import with_descriptors
 from playproof.online.driver import Observed, OnlineDriver, Progress
-from playproof.online.options import API_KEY, OnlineOptions, unsupported
-from playproof.online.prompts import MOCK_VOCABULARY, REAL_VOCABULARY, Encoding
+from playproof.online.options import API_KEY, OnlineOptions, PromptFormat, contradictions, unsupported
+from playproof.online.prompts import CHATS, MOCK_VOCABULARY, REAL_VOCABULARY, Encoding, Prompts
 from playproof.online.report import OnlineControlledReport, OnlineReport, Setting
 from playproof.online.server import DEFAULT_MODEL
 from playproof.online.signals import Holding, holding
 from playproof.online.stream import Answer, shown
+from playproof.online.texts import Indistinct, Texts, Wording
+from playproof.online.tokenizer import UnusableTokenizer, wording_of
 
 Int64 = npt.NDArray[np.int64]
 Keep = Callable[[OnlineReport | OnlineControlledReport], object]
@@ -83,16 +85,17 @@ def replay_online(
     ------
     InvalidDeployment
         When the load does not belong to the kind of trace, or online replay does not have a setting.
+    MissingExtra
+        When a tokenizer is given and ``playproof[tokenizer]`` is not installed.
     UnusableEndpoint
-        When no model is given and an endpoint does not say which it serves.
+        When no model is given and an endpoint does not say which it serves, or how many tokens words are.
     WorkerFault
         When a mock worker does not start.
     """
     mock = not options.endpoints
     findings = _looked_over(trace, deployment, load, options, places)
     served = deployment if mock and isinstance(deployment, Deployment) else Deployment(workers=len(options.endpoints))
-    vocabulary = options.vocabulary or (MOCK_VOCABULARY if mock else REAL_VOCABULARY)
-    encoding = Encoding(trace.graph, vocabulary)
+    wording, prompts = _written(trace, options, findings)
     try:
         driver = LiveDriver(trace, load.to_spec(), workers=served.workers, capture=per_request)
     except InvalidSnapshot as refused:
@@ -101,10 +104,10 @@ def replay_online(
     driver.warm_up()
     options = with_descriptors(options)
     with holding() as held, _endpoints(served, options) as (endpoints, workers):
-        run = _Run(trace, driver, encoding, load, options, endpoints, workers, per_request, progress, held)
+        run = _Run(trace, driver, wording, prompts, load, options, endpoints, workers, per_request, progress, held)
         observed, ledger = asyncio.run(run.run(served.model or DEFAULT_MODEL if mock else options.model))
         served = msgspec.structs.replace(served, model=served.model if mock else run.model)
-        setting = Setting(tuple(endpoints), run.model, mock, options)
+        setting = Setting(tuple(endpoints), run.model, mock, options, run.wording)
         report = _report(trace, ledger, served, load, setting, observed, findings, per_request)
         if keep is not None:
             keep(report)
@@ -116,7 +119,8 @@ def _looked_over(
 ) -> Findings:
     """Return what is to be said of a replay before it begins; refuse what cannot be."""
     mock = not options.endpoints
-    findings = misoffered(trace.graph, deployment, load, places)
+    findings = contradictions(options)
+    findings.extend(misoffered(trace.graph, deployment, load, places))
     findings.extend(unsupported(deployment, load, places, mock=mock))
     if mock and not findings.errors:
         findings.extend(fit(trace.graph, deployment, load))
@@ -128,6 +132,37 @@ def _looked_over(
     if findings.errors:
         raise InvalidDeployment(findings)
     return findings
+
+
+def _written(trace: ProvenGraph, options: OnlineOptions, findings: Findings) -> tuple[Wording | None, Prompts]:
+    """Return how prompts are written: the words of text, None for ids.
+
+    Raises
+    ------
+    InvalidDeployment
+    MissingExtra
+    """
+    mock, form = not options.endpoints, options.prompt_format
+    if form == PromptFormat.ids:
+        return None, Encoding(trace.graph, options.vocabulary or (MOCK_VOCABULARY if mock else REAL_VOCABULARY))
+    try:
+        wording = Wording() if options.tokenizer is None else wording_of(options.tokenizer)
+        return wording, Texts(trace.graph, wording, chat=form == PromptFormat.chat)
+    except UnusableTokenizer as error:
+        findings.add(error.finding)
+    except Indistinct as error:
+        findings.add(
+            finding(
+                "config-combination",
+                str(error),
+                where=Where(field="--prompt-format"),
+                found=f"{form} with blocks of {trace.graph.block_size} tokens",
+                wanted="blocks that have as many words as it takes to tell them apart",
+                because="Prompts of text would share blocks that the trace tells apart.",
+                hint="Choose --prompt-format ids, or give a tokenizer with more words, --tokenizer.",
+            )
+        )
+    raise InvalidDeployment(findings)
 
 
 def _report(
@@ -170,7 +205,8 @@ class _Run:
 
     trace: ProvenGraph
     driver: LiveDriver
-    encoding: Encoding
+    wording: Wording | None
+    prompts: Prompts
     load: Load
     options: OnlineOptions
     endpoints: list[str]
@@ -191,11 +227,13 @@ class _Run:
         key = None if self.mock else os.environ.get(API_KEY)
         self.model = model or await self._served_model(key)
         finite = self.load.snapshot_seed is None
-        client = Client(self.endpoints, self.model, self.options, key)
+        await self._calibrate(key)
+        prompts = self.prompts
+        client = Client(self.endpoints, self.model, self.options, key, path=prompts.path, besides=prompts.besides)
         try:
             driver = OnlineDriver(
                 self.driver,
-                self.encoding,
+                prompts,
                 client,
                 Clock(self.options.time_scale),
                 self.options,
@@ -220,6 +258,25 @@ class _Run:
         if self.mock:
             ledger = with_work(ledger, self.before, await self._counters())
         return observed, ledger
+
+    async def _calibrate(self, key: str | None) -> None:
+        """Learn how servers count words, where neither a tokenizer says so nor they are mock workers.
+
+        Raises
+        ------
+        UnusableEndpoint
+        """
+        if self.wording is None or self.mock or self.options.tokenizer is not None:
+            return
+        chat = self.prompts.path == CHATS
+        try:
+            async with session(self.options, key) as asking:
+                self.wording = await calibration.calibrated(
+                    asking, self.endpoints, self.prompts.path, self.model, self.wording
+                )
+            self.prompts = Texts(self.trace.graph, self.wording, chat=chat)
+        except (calibration.Uncountable, Indistinct) as error:
+            raise UnusableEndpoint(str(error)) from None
 
     async def _watch(self, driver: OnlineDriver, deaths: list[str]) -> None:
         """End the run when a mock worker ends."""

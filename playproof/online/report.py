@@ -15,7 +15,8 @@ from playproof_spec.units import NS_PER_MS
 
 from playproof.controlled import ControlledReport
 from playproof.online.driver import EndedBy, Observed
-from playproof.online.options import OnlineOptions
+from playproof.online.options import OnlineOptions, PromptFormat
+from playproof.online.texts import Wording
 from playproof.report import Report
 
 # What workers did, which only mock workers say.
@@ -49,12 +50,15 @@ class Setting:
     mock : bool
         Whether they were mock workers of the deployment.
     options : OnlineOptions
+    wording : Wording or None
+        What prompts of text are made of.
     """
 
     endpoints: tuple[str, ...]
     model: str
     mock: bool
     options: OnlineOptions
+    wording: Wording | None = None
 
 
 class _Online(Report):
@@ -121,7 +125,8 @@ class _Online(Report):
             "requests_with_other_token_counts": observed.miscounted,
             "requests_with_fewer_tokens": observed.fewer,
             "requests_with_more_tokens": observed.more,
-            "prompts_counted_otherwise": observed.prompts_differ,
+            "prompts_counted_otherwise": observed.prompts.differ,
+            "prompts": self._prompts(),
             "warnings": self.warnings(),
             "limits": {
                 "connect_timeout_seconds": setting.options.connect_timeout_seconds,
@@ -146,10 +151,36 @@ class _Online(Report):
             if count > WARNED_SHARE * completed:
                 share = f"{count:,} of {completed:,} completed requests"
                 said.append(f"{share} have {what} tokens than were asked for: it is another load than the trace's")
-        if observed.prompts_differ > WARNED_SHARE * completed:
-            share = f"{observed.prompts_differ:,} of {completed:,} prompts"
-            said.append(f"{share} are counted otherwise by the server than they were sent")
+        said += self._miscounted(completed)
         return said
+
+    def _miscounted(self, completed: int) -> list[str]:
+        """Return what is to be said of prompts that are not as long for the server as in the trace.
+
+        Ids can be as many as the trace says. Text cannot, so that it goes by how far they are off.
+        """
+        prompts = self.observed.prompts
+        if self.setting.options.prompt_format == PromptFormat.ids:
+            if prompts.differ > WARNED_SHARE * completed:
+                share = f"{prompts.differ:,} of {completed:,} prompts"
+                return [f"{share} are counted otherwise by the server than they were sent"]
+        elif prompts.share is not None and prompts.share > WARNED_SHARE:
+            return [
+                f"the server counts {prompts.server_tokens:,} tokens in prompts that have {prompts.trace_tokens:,} in "
+                f"the trace: they are off by {prompts.share:.1%}, each by itself"
+            ]
+        return []
+
+    def _prompts(self) -> dict[str, Any]:
+        """Return how prompts were written, and how far they are from the trace's."""
+        setting, wording = self.setting, self.setting.wording
+        return {
+            "format": str(setting.options.prompt_format),
+            "tokenizer": setting.options.tokenizer,
+            "tokens_per_word": None if wording is None else wording.tokens_per_word,
+            "tokens_added": None if wording is None else wording.added,
+            **self.observed.prompts.figures(),
+        }
 
     def _clocks(self) -> dict[str, dict[str, Any]]:
         """Return how late the client was, in wall time; the bound is of the replay's time, as latencies are."""

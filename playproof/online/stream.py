@@ -76,10 +76,25 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Details | None = None
 
 
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
 class _Choice(msgspec.Struct):
     index: int = 0
     text: str | None = None
+    delta: _Delta | None = None
     finish_reason: str | None = None
+
+    @property
+    def brings_text(self) -> bool:
+        """Whether there is text in it, of a completion or of a chat, said or thought."""
+        delta = self.delta
+        return bool(self.text) or (
+            delta is not None and bool(delta.content or delta.reasoning_content or delta.reasoning)
+        )
 
 
 class _Chunk(msgspec.Struct):
@@ -108,6 +123,8 @@ class Reading:
         Tokens wanted.
     prompt : int
         Prompt tokens sent.
+    besides : int
+        How many more a server may count of it, for a template of its own.
 
     Attributes
     ----------
@@ -120,11 +137,11 @@ class Reading:
         Whether it is being ended for its silence.
     """
 
-    def __init__(self, answer: Answer, asked: int, prompt: int) -> None:
+    def __init__(self, answer: Answer, asked: int, prompt: int, besides: int = 0) -> None:
         self.answer = answer
         self.told = self.silent = False
         self.heard_ns = answer.sent
-        self._asked, self._prompt = asked, prompt
+        self._asked, self._prompt, self._besides = asked, prompt, besides
         self._most = asked + slack(asked)
         self._bytes_left = MAX_BYTES_BESIDES + MAX_BYTES_PER_TOKEN * self._most
         self._events = Events()
@@ -169,7 +186,7 @@ class Reading:
         if choice.index != 0:
             raise Broken(f"the stream has a choice {choice.index}, and one choice was asked for, 0")
         # An event without text is none of a token: some servers begin with one, and some end with one.
-        if choice.text:
+        if choice.brings_text:
             if self._finished:
                 raise Broken("the stream goes on after it gave a reason for its end")
             self._mark(at)
@@ -239,7 +256,8 @@ class Reading:
             return
         cached = _bounded("cached_tokens", details.cached_tokens, 0, prompt)
         # Of a prompt that the server counts as another one, nothing can be said; marks of its own were not sent.
-        if abs(prompt - self._prompt) <= slack(self._prompt):
+        allowed = slack(self._prompt)
+        if -allowed <= prompt - self._prompt <= allowed + self._besides:
             answer.cached = min(cached, self._prompt)
 
 
