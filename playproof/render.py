@@ -251,6 +251,10 @@ def _online(online: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         ("servers", counted(len(online["endpoints"]), "mock worker" if online["mock_workers"] else "endpoint")),
         ("dispatched late by", f"{_duration(late['median_ms'])} median, {_duration(late['p99_ms'])} p99"),
     ]
+    prompts = online["prompts"]
+    if prompts["format"] != "ids":
+        off = "not counted" if prompts["share_off"] is None else f"{prompts['share_off']:.2%} off as counted"
+        rows.append(("prompts", f"{prompts['format']}, {off}"))
     if online["partial"]:
         rows.append(("partial", f"ended by {online['ended_by']}"))
     for cause, count in list(online["causes"].items())[:SHOWN_PER_CODE]:

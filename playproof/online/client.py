@@ -41,6 +41,8 @@ KEEP_ALIVE_S = 3.0
 _LARGE_BODY_BYTES = 1 << 20
 # Statuses that say that the request itself cannot be served, whatever the load.
 REFUSING = frozenset({400, 413, 422})
+# Begins the cause of a request that got a status.
+ANSWERED = "the server answered "
 
 
 class _StampingHandler(ResponseHandler):
@@ -330,10 +332,10 @@ def status_cause(response: aiohttp.ClientResponse, said: str) -> str:
     status = response.status
     if 300 <= status < 400:
         place = shown(response.headers.get("location", "")) or "nowhere"
-        return f"the server answered {status}: it points to {place}, and nothing is sent elsewhere than was said"
+        return f"{ANSWERED}{status}: it points to {place}, and nothing is sent elsewhere than was said"
     reason = said or shown(response.reason or "") or "without a reason"
     hint = f"; {API_KEY} holds the key that is sent" if status in (401, 403) else ""
-    return f"the server answered {status}: {reason}{hint}"
+    return f"{ANSWERED}{status}: {reason}{hint}"
 
 
 # Of the system's limits, not of the server's.

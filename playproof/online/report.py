@@ -14,6 +14,7 @@ from playproof_spec.machines import NodeState
 from playproof_spec.units import NS_PER_MS
 
 from playproof.controlled import ControlledReport
+from playproof.online.client import ANSWERED
 from playproof.online.driver import EndedBy, Observed
 from playproof.online.options import OnlineOptions, PromptFormat
 from playproof.online.texts import Wording
@@ -155,12 +156,17 @@ class _Online(Report):
         return said
 
     def _miscounted(self, completed: int) -> list[str]:
-        """Return what is to be said of prompts that are not as long for the server as in the trace.
+        """Return what is to be said of prompts that are not as long for the server as in the trace, or not taken.
 
         Ids can be as many as the trace says. Text cannot, so that it goes by how far they are off.
         """
         prompts = self.observed.prompts
         if self.setting.options.prompt_format == PromptFormat.ids:
+            answered = any(cause.startswith(ANSWERED) for cause in self.observed.causes)
+            if not completed and not self.setting.mock and answered:
+                return [
+                    "prompts were token ids, which not every server takes: --prompt-format text or chat sends words"
+                ]
             if prompts.differ > WARNED_SHARE * completed:
                 share = f"{prompts.differ:,} of {completed:,} prompts"
                 return [f"{share} are counted otherwise by the server than they were sent"]

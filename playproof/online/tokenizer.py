@@ -20,8 +20,8 @@ INSTALL = "pip install 'playproof[tokenizer]'"
 FLAG = "--tokenizer"
 # The largest published ones have about 40 MB.
 MAX_BYTES = 1 << 28
-# A word at the beginning of a token, with the space before it as byte-level vocabularies and SentencePiece write it.
-_WORD = re.compile("[Ġ▁]?([a-z]{2,12})")
+# Words with the space before them, as byte-level vocabularies and SentencePiece write it; and as WordPiece has them.
+_MARKED, _BARE = re.compile("[Ġ▁]([a-z]{2,12})"), re.compile("([a-z]{2,12})")
 # Words that are tried, and taken, those first that the tokenizer learnt first.
 MAX_TRIED, MAX_WORDS = 1 << 14, 1 << 12
 
@@ -98,10 +98,12 @@ def _words(tokenizer: Any) -> tuple[str, ...]:
     tried = list(_candidates(tokenizer))
     twice, four = count([f" {word}" * 2 for word in tried]), count([f" {word}" * 4 for word in tried])
     words = [word for word, two, all_four in zip(tried, twice, four, strict=True) if all_four - two == 2][:MAX_WORDS]
+    if len(words) < 2:
+        return tuple(words)
     # Beside others they must be what they are beside themselves.
     for order in (words, words[::-1]):
-        one, both = count([f" {word}" for word in order[:1]] + ["".join(f" {word}" for word in order)] * bool(order))
-        if both - one != len(order) - 1:
+        one, all_of_them = count([f" {order[0]}", "".join(f" {word}" for word in order)])
+        if all_of_them - one != len(order) - 1:
             return ()
     return tuple(words)
 
@@ -110,8 +112,9 @@ def _candidates(tokenizer: Any) -> Iterator[str]:
     """Give the words of a vocabulary in the order of their ids, each once."""
     known: set[str] = {MARK}
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
+    shape = _MARKED if any(_MARKED.fullmatch(token) for token in vocabulary) else _BARE
     for token in sorted(vocabulary, key=lambda token: (vocabulary[token], token)):
-        found = _WORD.fullmatch(token)
+        found = shape.fullmatch(token)
         if found is not None and found[1] not in known:
             known.add(found[1])
             yield found[1]
