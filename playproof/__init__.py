@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         Speculation,
         Transfer,
     )
-    from playproof.online.options import OnlineOptions
+    from playproof.online.options import OnlineOptions, PromptFormat
     from playproof.report import Report, Trajectories
 
 __version__ = version("playproof")
@@ -69,7 +69,7 @@ _HOMES = {
         "Speculation",
         "Transfer",
     ),
-    "playproof.online.options": ("OnlineOptions",),
+    "playproof.online.options": ("OnlineOptions", "PromptFormat"),
     "playproof.report": ("Report", "Trajectories"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -89,6 +89,7 @@ __all__ = [
     "PolynomialTiming",
     "PrefillRole",
     "Profile",
+    "PromptFormat",
     "Report",
     "RoundRobin",
     "Speculation",

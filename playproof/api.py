@@ -463,9 +463,9 @@ def replay_online(
     InvalidDeployment
         When the load does not belong to the kind of trace, or online replay does not have a setting.
     MissingExtra
-        When ``playproof[online]`` is not installed.
+        When ``playproof[online]`` is not installed, or a tokenizer is given and ``playproof[tokenizer]`` is not.
     UnusableEndpoint
-        When no model is named, and an endpoint does not say which it serves.
+        When an endpoint does not say which model it serves, and none is named, or how it counts prompts of text.
     """
     from playproof.online import require_extra
 

@@ -78,20 +78,22 @@ class Metrics:
     def __init__(self, model: str, block_size: int = 0, reason: str = "length") -> None:
         escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         self._labels = f'engine="0",model_name="{escaped}"'
-        self._prompt = self._generation = self._finished = self._aborted = 0
+        self._prompt = self._cached = self._generation = self._finished = self._aborted = 0
         self._block_size, self._reason = block_size, reason
         self._ttft, self._itl, self._e2e = _Histogram(_TTFT), _Histogram(_ITL), _Histogram(_E2E)
         self._tpot, self._decode = _Histogram(_ITL), _Histogram(_E2E)
         self._prompts, self._outputs, self._most = _Histogram(_TOKENS), _Histogram(_TOKENS), _Histogram(_TOKENS)
         self._n, self._max_tokens = _Histogram(_CHOICES), _Histogram(_TOKENS)
+        self._computed = _Histogram(_TOKENS)
 
     def generated(self, tokens: int) -> None:
         """Count generated tokens."""
         self._generation += tokens
 
-    def computed(self, prompt: int) -> None:
-        """Count the tokens of a prompt that was computed."""
+    def computed(self, prompt: int, cached: int = 0) -> None:
+        """Count the tokens of a prompt that was computed, but for those that were found in the cache."""
         self._prompt += prompt
+        self._cached += cached
 
     def first_token(self, seconds: float) -> None:
         """Count a first token that took so long since its request arrived."""
@@ -107,12 +109,13 @@ class Metrics:
             self._n.observe(n)
             self._max_tokens.observe(output)
 
-    def finished(self, seconds: float, decode_seconds: float, prompt: int, output: int) -> None:
+    def finished(self, seconds: float, decode_seconds: float, prompt: int, output: int, cached: int = 0) -> None:
         """Count a request that has all its tokens, and took so long, of it from its first token to its last."""
         self._finished += 1
         self._e2e.observe(seconds)
         self._decode.observe(decode_seconds)
         self._prompts.observe(prompt)
+        self._computed.observe(prompt - cached)
         self._outputs.observe(output)
         self._most.observe(output)
         if output > 1:
@@ -134,6 +137,7 @@ class Metrics:
             ("prefix_cache_hits", "counter", "Prompt tokens found in the cache.", counters.cached_tokens),
             ("num_preemptions", "counter", "Requests that lost their seat.", counters.preemptions),
             ("prompt_tokens", "counter", "Prompt tokens computed or found in the cache.", self._prompt),
+            ("prompt_tokens_cached", "counter", "Those of them that were found in the cache.", self._cached),
             ("generation_tokens", "counter", "Generated tokens.", self._generation),
             ("external_prefix_cache_queries", "counter", "Tokens looked up in a cache of others: none is there.", 0),
             ("external_prefix_cache_hits", "counter", "Tokens found there.", 0),
@@ -148,6 +152,17 @@ class Metrics:
         lines += _head("request_success", "counter", "Requests that ended, by reason.")
         for reason, count in ((self._reason, self._finished), ("abort", self._aborted)):
             lines.append(f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {float(count)}')
+        sources = (
+            ("local_compute", self._prompt - self._cached),
+            ("local_cache_hit", self._cached),
+            ("external_kv_transfer", 0),
+        )
+        lines += _head("prompt_tokens_by_source", "counter", "Prompt tokens, by where they are from.")
+        for source, count in sources:
+            lines.append(f'vllm:prompt_tokens_by_source_total{{{labels},source="{source}"}} {float(count)}')
+        lines += _head("num_requests_waiting_by_reason", "gauge", "Requests that wait, by what for.")
+        for reason, count in (("capacity", counters.waiting), ("deferred", 0)):
+            lines.append(f'vllm:num_requests_waiting_by_reason{{{labels},reason="{reason}"}} {float(count)}')
         histograms = (
             ("time_to_first_token_seconds", "From arrival to the first token.", self._ttft),
             ("inter_token_latency_seconds", "From one token to the next.", self._itl),
@@ -155,6 +170,7 @@ class Metrics:
             ("request_decode_time_seconds", "From the first token to the last.", self._decode),
             ("request_time_per_output_token_seconds", "The same by token, without the first.", self._tpot),
             ("request_prompt_tokens", "Tokens of prompts.", self._prompts),
+            ("request_prefill_kv_computed_tokens", "Those of them that were not in the cache.", self._computed),
             ("request_generation_tokens", "Tokens of answers.", self._outputs),
             ("request_max_num_generation_tokens", "Tokens of the longest answer to a prompt.", self._most),
             ("request_params_n", "Answers asked for.", self._n),

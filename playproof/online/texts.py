@@ -123,7 +123,8 @@ class Texts:
         for _ in range(self._digits):
             digits.append(self._words[number % base])
             number //= base
-        return "".join((digits * (count // self._digits + 1))[:count])
+        rounds, rest = divmod(count, self._digits)
+        return "".join(digits) * rounds + "".join(digits[:rest])
 
 
 def member_of(text: str, *, chat: bool) -> bytes:

@@ -179,19 +179,19 @@ class Worker:
 
     def _tell(self, stream: Stream, progress: Progress, now: int) -> None:
         fresh = progress.generated - stream.available
+        stream.cached = max(progress.cached, 0)
         if fresh > 0:
             self._measure(stream, fresh, now)
         stream.available = progress.generated
-        stream.cached = max(progress.cached, 0)
         stream.outcome = progress.outcome
         if progress.outcome is not None:
             del self._streams[progress.slot]
             if progress.outcome == RequestState.FINISHED:
                 decode = max(stream.last_token_ns - stream.first_token_ns, 0) / NS_PER_S
                 took = (now - stream.arrived_ns) / NS_PER_S
-                self.metrics.finished(took, decode, stream.prompt_tokens, stream.available)
+                self.metrics.finished(took, decode, stream.prompt_tokens, stream.available, stream.cached)
                 if stream.available == 0:
-                    self.metrics.computed(stream.prompt_tokens)
+                    self.metrics.computed(stream.prompt_tokens, stream.cached)
             elif progress.outcome == RequestState.CANCELED:
                 self.metrics.aborted()
         stream.bell.ring()
@@ -199,7 +199,7 @@ class Worker:
     def _measure(self, stream: Stream, fresh: int, now: int) -> None:
         self.metrics.generated(fresh)
         if stream.available == 0:
-            self.metrics.computed(stream.prompt_tokens)
+            self.metrics.computed(stream.prompt_tokens, stream.cached)
             self.metrics.first_token((now - stream.arrived_ns) / NS_PER_S)
             stream.first_token_ns = now
         else:
