@@ -25,6 +25,7 @@ from playproof.online.counted import Offsets
 from playproof.online.options import PromptFormat
 from playproof.online.prompts import Encoding, Numbers, text_tokens
 from playproof.online.replay import UnusableEndpoint
+from playproof.online.stream import Answer, Reading
 from playproof.online.texts import MARK, WORDS, Indistinct, Texts, Wording, counted_text, member_of
 from playproof.online.tokenizer import UnusableTokenizer, wording_of
 
@@ -271,6 +272,25 @@ def test_a_chat_is_one_message_of_the_user(tmp_path: Path) -> None:
     (line,) = report.request_dicts()
     assert (line["output_length"], line["cause"]) == (3, None)
     assert report.to_dict()["online"]["prompts"]["tokens_added"] == 5
+
+
+@pytest.mark.parametrize(
+    ("delta", "tokens"),
+    [
+        ({"content": "a"}, 1),
+        ({"reasoning_content": "a"}, 1),
+        ({"reasoning": "a"}, 1),
+        ({"role": "assistant", "content": ""}, 0),
+        ({"content": None, "tool_calls": []}, 0),
+        ({}, 0),
+        (None, 0),
+    ],
+)
+def test_which_events_of_a_chat_bring_a_token(delta: dict[str, Any] | None, tokens: int) -> None:
+    reading = Reading(Answer(sent=1), 3, 3)
+    choice = {"index": 0, "delta": delta, "finish_reason": None}
+    reading.feed(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n", 5)
+    assert (reading.answer.tokens, reading.answer.first) == (tokens, 5 * tokens)
 
 
 # How servers count ---------------------------------------------------------------------------------------------------
