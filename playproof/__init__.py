@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Speculation,
         Transfer,
     )
+    from playproof.goodput import Sla
     from playproof.online.options import OnlineOptions
     from playproof.report import Report, Trajectories
 
@@ -69,6 +70,7 @@ _HOMES = {
         "Speculation",
         "Transfer",
     ),
+    "playproof.goodput": ("Sla",),
     "playproof.online.options": ("OnlineOptions",),
     "playproof.report": ("Report", "Trajectories"),
 }
@@ -91,6 +93,7 @@ __all__ = [
     "Profile",
     "Report",
     "RoundRobin",
+    "Sla",
     "Speculation",
     "Trajectories",
     "Transfer",

@@ -1,7 +1,8 @@
 """The command line: validate, lower, inspect, replay, check, fuzz, serve, warm, machines.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 proven (or done), 1 findings of severity
-error, 2 usage or an unreadable file, 70 a fault of ours, 130 interrupted with partial results.
+error, 2 usage or an unreadable file, 3 below a threshold that was asked for, 70 a fault of ours, 130 interrupted with
+partial results.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ import contextlib
 import os
 import shlex
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -26,9 +26,7 @@ from playproof_spec.findings import Findings, InvalidInput, Severity, printable
 from playproof_spec.graph import Graph
 from playproof_spec.machines import MACHINES
 from playproof_spec.obligation import PROVEN
-from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.segment import Segment
 
 from playproof import api
 from playproof.checking.verdict import CHECK_SCHEMA
@@ -42,6 +40,8 @@ from playproof.config import (
     read_configuration,
 )
 from playproof.deployment import Deployment, InvalidDeployment
+from playproof.files import left_by_another_run
+from playproof.goodput import least_share
 from playproof.online import MissingExtra, require_extra
 from playproof.online.options import SILENCE_TIMEOUT_S, OnlineOptions
 from playproof.render import (
@@ -60,6 +60,9 @@ from playproof.render import (
 )
 from playproof.report import Report
 from playproof.sarif import to_sarif
+from playproof.short import Short, share_of
+from playproof.tables import MissingTables
+from playproof.terminal import err, out, print_json, print_text, say
 
 if TYPE_CHECKING:
     from playproof_native.modes import Setting
@@ -70,6 +73,8 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
+# A threshold of the caller's is missed: --fail-under, compare --max-regression.
+EXIT_MISSED = 3
 EXIT_OURS = 70
 # Ctrl-C: the results are there, and partial.
 EXIT_INTERRUPTED = 130
@@ -88,26 +93,6 @@ app = typer.Typer(
 )
 
 
-def _deafen(stream: TextIO) -> None:
-    """Send what is still printed to nowhere: whoever read it has seen enough, and the verdict stays the verdict."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-class _Console(Console):
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render with what a terminal would act upon escaped: names, ids and paths come from foreign files."""
-        for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else escaped(text), style, control)
-
-    def on_broken_pipe(self) -> None:
-        """Go on without a reader; Rich would leave with 1, which says that there are errors."""
-        _deafen(sys.stderr if self.stderr else sys.stdout)
-
-
-out = _Console(soft_wrap=True, highlight=False)
-err = _Console(stderr=True, soft_wrap=True, highlight=False)
-
-
 class Output(StrEnum):
     text = "text"
     json = "json"
@@ -117,6 +102,12 @@ class Output(StrEnum):
 class CheckOutput(StrEnum):
     text = "text"
     json = "json"
+
+
+class Lines(StrEnum):
+    jsonl = "jsonl"
+    csv = "csv"
+    parquet = "parquet"
 
 
 class View(StrEnum):
@@ -173,6 +164,13 @@ CompileOption = Annotated[
         help="Wait for machine code that is not kept, or run interpreted [default: auto, by the size of the work].",
     ),
 ]
+WorkersOption = Annotated[
+    str | None, typer.Option("--workers", metavar="N", help="Workers; PREFILL+DECODE for a pair, such as 1+3.")
+]
+LanesOption = Annotated[int | None, typer.Option("--lanes", min=1, help="Plays at once.")]
+BlocksOption = Annotated[
+    str | None, typer.Option("--blocks", metavar="N", help="KV blocks of each worker; PREFILL+DECODE for a pair.")
+]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A YAML configuration.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="a.b.c=value: put over the configuration.")]
 
@@ -188,34 +186,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         modes.default_setting()
     except ValueError as error:
-        return _say(str(error), EXIT_USAGE)
+        return say(str(error), EXIT_USAGE)
     try:
         app(args=arguments, prog_name="playproof")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
-    except MissingExtra as missing:
-        return _say(str(missing), EXIT_USAGE)
+    except (MissingExtra, MissingTables) as missing:
+        return say(str(missing), EXIT_USAGE)
     except InvalidInput as refused:
         print_findings(err, refused.findings)
         print_verdict(err, refused.findings, "refused")
         return EXIT_FINDINGS
     except OSError as error:
         name = f"{error.filename}: " if error.filename is not None else ""
-        return _say(f"{name}{error.strerror or error}", EXIT_USAGE)
+        return say(f"{name}{error.strerror or error}", EXIT_USAGE)
     except Exception as error:
         return _our_fault(error)
     return 0
 
 
-def _say(message: str, code: int) -> int:
-    err.print(f"playproof: {message}", markup=False)
-    return code
-
-
 def _our_fault(error: Exception) -> int:
     if os.environ.get("PLAYPROOF_TRACEBACK"):
         err.print_exception()
-    return _say(
+    return say(
         f"internal error ({type(error).__name__}: {error})\n"
         "This is a fault of playproof, not of your input. Please report it with the command you ran and what\n"
         "`PLAYPROOF_TRACEBACK=1 playproof …` prints; `playproof --version` says which version it is.",
@@ -268,12 +261,14 @@ def validate(
             places=settings.places if settings is not None else api.PLACES,
             compile=_setting(compile),
         )
+    for note in settings.notes if settings is not None else ():
+        result.findings.add(note)
     if output is Output.text:
         _print_validation(result)
     elif output is Output.json:
-        _print_json(_validation_dict(result))
+        print_json(_validation_dict(result))
     else:
-        _print_json(to_sarif(result.findings))
+        print_json(to_sarif(result.findings))
     if not result.ok:
         raise typer.Exit(_refusal(result.findings))
 
@@ -364,7 +359,7 @@ def inspect(
         return
     figures = inspect_graph(graph, findings).to_dict()
     if output is View.json:
-        _print_json(figures)
+        print_json(figures)
     else:
         print_inspection(out, figures)
         print_findings(out, findings)
@@ -382,7 +377,7 @@ def _draw(graph: Graph, name: str | None, output: View) -> None:
         )
         raise typer.BadParameter(message, param_hint="--play")
     draw = picture.mermaid if output is View.mermaid else picture.dot
-    _print_text(escaped(draw(graph, play)) + "\n")
+    print_text(escaped(draw(graph, play)) + "\n")
 
 
 @app.command()
@@ -390,8 +385,16 @@ def replay(
     paths: Annotated[list[Path] | None, typer.Argument(help="Traces, instead of the configuration's.")] = None,
     config: ConfigOption = None,
     settings: SetOption = None,
+    workers: WorkersOption = None,
+    lanes: LanesOption = None,
+    blocks: BlocksOption = None,
     out_folder: Annotated[Path | None, typer.Option("--out", help="Folder for report.json.")] = None,
-    per_request: Annotated[bool, typer.Option("--per-request", help="Also write requests.jsonl.")] = False,
+    per_request: Annotated[bool, typer.Option("--per-request", help="Also write a file of all requests.")] = False,
+    format: Annotated[Lines, typer.Option(help="Of the file of all requests.")] = Lines.jsonl,
+    fail_under: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Exit with 3 if less than this share, such as 95%, holds evaluation.sla."),
+    ] = None,
     check_run: Annotated[
         bool, typer.Option("--check", help="Check the run with the independent checker; the report has its verdict.")
     ] = False,
@@ -422,11 +425,12 @@ def replay(
     if online and engine is Engine.reference:
         raise typer.BadParameter("the reference does not replay online", param_hint="--engine")
     if per_request and out_folder is None:
-        raise typer.BadParameter("--per-request needs --out, the folder for requests.jsonl", param_hint="--per-request")
-    configuration = _configuration(config, settings or [])
+        raise typer.BadParameter("--per-request needs --out, the folder for its file", param_hint="--per-request")
+    configuration = _configuration(config, settings or [], Short(workers, lanes, blocks))
+    threshold = _threshold(fail_under, configuration)
     proven = _proven(configuration, paths, skip_bad, exclude, follow_links, compile)
     if out_folder is not None:
-        out_folder.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is told before a long replay
+        _prepare(out_folder, (f"requests.{format.value}",) if per_request else ())
     with _replay_progress() as progress:
         captured = per_request or check_run
         report = _replayed(proven, configuration, options, captured, progress, _setting(compile), engine)
@@ -436,9 +440,11 @@ def replay(
         counts = ", ".join(f"{code} ×{report.findings.counts[code]}" for code in codes)
         told = counted(report.findings.warnings, "warning")
         err.print(f"{told} ({counts}); `playproof validate --config` shows them", markup=False)
-    written = report.write(out_folder, per_request=per_request) if out_folder is not None else []
+    written = []
+    if out_folder is not None:
+        written = report.write(out_folder, per_request=per_request, format=format.value)
     if as_json:
-        _print_text(escaped_json(report.to_json().decode()))
+        print_text(escaped_json(report.to_json().decode()))
     else:
         print_report(out, report.to_dict())
         if verdict is not None:
@@ -454,6 +460,35 @@ def replay(
         raise typer.Exit(EXIT_FINDINGS)
     if getattr(report, "interrupted", False):
         raise typer.Exit(EXIT_INTERRUPTED)
+    if threshold is not None:
+        _hold(report, threshold)
+
+
+def _prepare(folder: Path, written: Sequence[str]) -> None:
+    """Make the folder of a run; what cannot be made, or written there, is told before a long replay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    left_by_another_run(folder, written)
+
+
+def _threshold(text: str | None, configuration: Configuration) -> float | None:
+    """Return the share below which a run fails, None where none is asked for."""
+    if text is None:
+        return None
+    share = share_of(text)
+    if share is None:
+        raise typer.BadParameter(f"{text!r} is no share: write 95% or 0.95", param_hint="--fail-under")
+    if configuration.sla is None:
+        raise typer.BadParameter("needs bounds: set evaluation.sla, such as ttft_ms", param_hint="--fail-under")
+    return share
+
+
+def _hold(report: Report, threshold: float) -> None:
+    """Leave with an exit code of its own if less than the threshold holds the bounds."""
+    share = least_share(report.to_dict())
+    if share is None or share < threshold:
+        found = "nothing that shows it" if share is None else f"{share:.2%}"
+        err.print(f"goodput is under {threshold:.2%}: {found} holds the bounds", markup=False)
+        raise typer.Exit(EXIT_MISSED)
 
 
 def _proven(
@@ -530,7 +565,7 @@ def check(
     if output is CheckOutput.json:
         findings = [msgspec.to_builtins(item) for item in verdict.findings.items]
         counts = verdict.findings.counts
-        _print_json({"schema": CHECK_SCHEMA, **verdict.summary(), "counts": counts, "findings": findings})
+        print_json({"schema": CHECK_SCHEMA, **verdict.summary(), "counts": counts, "findings": findings})
     else:
         print_findings(out, verdict.findings)
         print_rules(out, verdict)
@@ -652,9 +687,10 @@ def _replayed(
             places=configuration.places or api.PLACES,
             per_request=per_request,
             progress=progress,
+            sla=configuration.sla,
         )
     except (UnusableEndpoint, WorkerFault, ValueError) as error:
-        raise typer.Exit(_say(str(error), EXIT_USAGE)) from None
+        raise typer.Exit(say(str(error), EXIT_USAGE)) from None
 
 
 @app.command()
@@ -692,7 +728,7 @@ def serve(
                 out.print(f"serving {worker.url}/v1", markup=False)
             _wait_for_a_signal()
     except WorkerFault as error:
-        raise typer.Exit(_say(str(error), EXIT_USAGE)) from None
+        raise typer.Exit(say(str(error), EXIT_USAGE)) from None
 
 
 def _wait_for_a_signal() -> None:
@@ -788,10 +824,19 @@ def _refusal(findings: Findings) -> int:
     return EXIT_USAGE if UNREADABLE & findings.counts.keys() else EXIT_FINDINGS
 
 
-def _configuration(config: Path | None, settings: Sequence[str]) -> Configuration:
-    if config is not None:
-        return read_configuration(config, settings)
-    return parse_configuration(DEFAULT_CONFIGURATION, file="defaults", overrides=settings)
+def _configuration(config: Path | None, settings: Sequence[str], short: Short | None = None) -> Configuration:
+    def read(overrides: Sequence[str]) -> Configuration:
+        if config is not None:
+            return read_configuration(config, overrides)
+        return parse_configuration(DEFAULT_CONFIGURATION, file="defaults", overrides=overrides)
+
+    configuration = read(settings)
+    if short is None or not any(short):
+        return configuration
+    try:
+        return read([*settings, *short.settings(configuration.deployment)])
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _reading(
@@ -819,18 +864,6 @@ def _select(reading: api.Reading, skip_bad: bool, exclude: Sequence[str] | None,
     reading["skip_bad"] |= skip_bad
     reading["exclude"] += tuple(exclude or ())
     reading["follow_links"] |= follow_links
-
-
-def _print_json(value: object) -> None:
-    _print_text(escaped_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")
-
-
-def _print_text(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _deafen(sys.stdout)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import msgspec
 import yaml
 from blake3 import blake3
 from playproof_lowering.formats import FORMATS
-from playproof_spec.findings import Finding, Findings, Where, finding
+from playproof_spec.findings import Finding, Findings, Severity, Where, finding
 
 from playproof.deployment import (
     DEFAULT_BLOCKS,
@@ -58,9 +58,11 @@ from playproof.fields import (
     Bandwidth,
     Blocks,
     BlockSize,
+    BoundMs,
     Conservativeness,
     ContextLength,
     Drafts,
+    Gigabytes,
     Lanes,
     LinkBandwidth,
     PassMs,
@@ -71,6 +73,7 @@ from playproof.fields import (
     Sequences,
     Share,
     SomeSeconds,
+    SpareGigabytes,
     Speedup,
     Tokens,
     Weight,
@@ -78,6 +81,7 @@ from playproof.fields import (
     as_written,
     check,
 )
+from playproof.goodput import Sla
 
 # A configuration is a page or two. The bounds stop files that are something else, and aliases that unfold for ever.
 MAX_CONFIG_BYTES = 1_000_000
@@ -257,9 +261,40 @@ class _Engine(_Section, frozen=True, kw_only=True):
     speculation: _Speculation | None = None
 
 
+class _Sla(_Section, frozen=True, kw_only=True):
+    ttft_ms: BoundMs | None = None
+    itl_ms: BoundMs | None = None
+    e2e_ms: BoundMs | None = None
+    # Ours; the peer knows the three above.
+    tpot_ms: BoundMs | None = None
+    trajectory_ms: BoundMs | None = None
+
+
+class _Evaluation(_Section, frozen=True, kw_only=True):
+    sla: _Sla | None = None
+
+
+class _Resources(_Section, frozen=True, kw_only=True):
+    """Limits of the machine that the peer runs on. They are checked, and say nothing here."""
+
+    initialization_timeout_seconds: SomeSeconds | None = None
+    shutdown_timeout_seconds: SomeSeconds | None = None
+    memory_limit_gb: Gigabytes | Literal["auto"] | None = None
+    cpu_limit: Positive | Literal["auto"] | None = None
+    reserve_memory_gb: SpareGigabytes | None = None
+    reserve_memory_fraction: Share | None = None
+    available_memory_fraction: Share | None = None
+
+
+class _Execution(_Section, frozen=True, kw_only=True):
+    resources: _Resources | None = None
+
+
 class _Config(_Section, frozen=True, kw_only=True):
     traffic: _Traffic = _Traffic()
     engine: _Engine
+    evaluation: _Evaluation | None = None
+    execution: _Execution | None = None
 
 
 # What each mode has and the other has not. Its roles are required.
@@ -323,8 +358,12 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         Reading options of the trace.
     deployment : Deployment or Disaggregated
     load : Load
+    sla : Sla or None
+        The bounds that the report's goodput is counted by.
     places : dict of str to Where
         Where in the file the settings stand that only a trace can prove wrong: fields of `load`, and the "mode".
+    notes : tuple of Finding
+        What the file says that means nothing here.
     """
 
     paths: tuple[Path, ...] = ()
@@ -337,7 +376,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     follow_links: bool = False
     deployment: AnyDeployment = Deployment()
     load: Load = Load()
+    sla: Sla | None = None
     places: dict[str, Where] = {}
+    notes: tuple[Finding, ...] = ()
 
 
 def configuration_digest(deployment: AnyDeployment, load: Load) -> str:
@@ -395,6 +436,8 @@ def _resolve(config: _Config, folder: Path, reader: _Reader) -> Configuration:
         follow_links=source.follow_links,
         deployment=_deployment(config.engine),
         load=_resolve_load(config.traffic),
+        sla=_bounds(config.evaluation),
+        notes=reader.findings.items,
         places={name: reader.near(field) for name, field in {**_CONTROLS, "mode": "engine.mode"}.items()},
     )
 
@@ -452,6 +495,13 @@ def _resolve_load(traffic: _Traffic) -> Load:
         profile=Profile(**msgspec.structs.asdict(profile)) if profile is not None else None,
         prefix_scope="play" if load.agentic_prefix_scope == "play" else "corpus",
     )
+
+
+def _bounds(evaluation: _Evaluation | None) -> Sla | None:
+    if evaluation is None or evaluation.sla is None:
+        return None
+    sla = Sla(**msgspec.structs.asdict(evaluation.sla))
+    return sla if sla.given() else None
 
 
 def _deployment(engine: _Engine) -> AnyDeployment:
@@ -786,6 +836,10 @@ class _Reader:
             message = "attention data parallelism is not supported"
             field = f"{path}.attention_data"
             self.add("config-unsupported", message, field, found=section.attention_data, wanted="1")
+        elif isinstance(section, _Resources):
+            for info in msgspec.structs.fields(section):
+                if (value := getattr(section, info.name)) is not None:
+                    self.findings.add(_of_the_peers_machine(self._where(f"{path}.{info.name}"), info.name, value))
         elif isinstance(section, _Worker):
             where = self._where(f"{path}.kv_cache.capacity.blocks")
             self._told(too_many_blocks(where, (section.parallelism.replicas, section.kv_cache.capacity.blocks)))
@@ -861,6 +915,18 @@ class _Reader:
                 self.findings.add(finding("config-missing", f"fixed timing needs {name}", where=self.near(field)))
             if timing.type == "polynomial" and given:
                 self.add("config-combination", f"polynomial timing has no {name}", field, found=getattr(timing, name))
+
+
+def _of_the_peers_machine(where: Where, name: str, value: object) -> Finding:
+    return finding(
+        "config-no-effect",
+        f"{name} says nothing here: it limits the machine that the peer runs on",
+        where=where,
+        found=as_written(value),
+        because="One file serves both tools, and this one needs no such limit.",
+        hint="Leave it for the peer, or remove it.",
+        severity=Severity.NOTE,
+    )
 
 
 # Stands for a value that gave a finding. None is a value of some fields.

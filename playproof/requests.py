@@ -65,6 +65,14 @@ REQUEST_DTYPE = np.dtype(
         ("readmission_count", np.int32),
     ]
 )
+# The fields of a line that hold one value, in their order: what a table without rows has.
+TABLE_COLUMNS = (
+    "request_id",
+    "source_request_id",
+    *(name for name in REQUEST_DTYPE.names or () if name not in ("node", "request_id")),
+    *("phase", "model", "turn_index", "arrival_time_ms"),
+    *("first_admission_g1_reused_input_tokens", "first_admission_host_reused_input_tokens"),
+)
 # Columns in which -1 stands for none.
 MAY_BE_NONE = frozenset(
     {
