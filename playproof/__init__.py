@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from playproof.api import InvalidTrace, Validation, check, fuzz, load, replay, replay_online, run, validate
     from playproof.checking import Verdict, check_lines
+    from playproof.comparing import Comparison, compare
     from playproof.config import Configuration, read_configuration
     from playproof.deployment import (
         DecodeRole,
@@ -53,6 +54,7 @@ _HOMES = {
         "validate",
     ),
     "playproof.checking": ("Verdict", "check_lines"),
+    "playproof.comparing": ("Comparison", "compare"),
     "playproof.config": ("Configuration", "read_configuration"),
     "playproof.deployment": (
         "DecodeRole",
@@ -77,6 +79,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Comparison",
     "Configuration",
     "DecodeRole",
     "Deployment",
@@ -101,6 +104,7 @@ __all__ = [
     "Verdict",
     "check",
     "check_lines",
+    "compare",
     "fuzz",
     "load",
     "read_configuration",

@@ -1,4 +1,4 @@
-"""The command line: validate, lower, inspect, replay, check, fuzz, serve, warm, machines.
+"""The command line: validate, lower, inspect, replay, compare, check, fuzz, serve, warm, machines.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 proven (or done), 1 findings of severity
 error, 2 usage or an unreadable file, 3 below a threshold that was asked for, 70 a fault of ours, 130 interrupted with
@@ -30,6 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from playproof import api
 from playproof.checking.verdict import CHECK_SCHEMA
+from playproof.commands.compare import EXIT_MISSED, compare
 from playproof.config import (
     DEFAULT_CONFIGURATION,
     READERS,
@@ -73,8 +74,6 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
-# A threshold of the caller's is missed: --fail-under, compare --max-regression.
-EXIT_MISSED = 3
 EXIT_OURS = 70
 # Ctrl-C: the results are there, and partial.
 EXIT_INTERRUPTED = 130
@@ -173,6 +172,9 @@ BlocksOption = Annotated[
 ]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A YAML configuration.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="a.b.c=value: put over the configuration.")]
+
+
+app.command()(compare)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

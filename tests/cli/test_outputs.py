@@ -65,7 +65,11 @@ def test_short_flags_are_settings(said: Any) -> None:
 
 @pytest.mark.parametrize(
     ("config", "flags", "told"),
-    [(PAIR, ("--workers", "3"), "PREFILL+DECODE"), (CONFIG, ("--blocks", "3+4"), "one number"), (CONFIG, ("--lanes", "0"), "lanes")],
+    [
+        (PAIR, ("--workers", "3"), "PREFILL+DECODE"),
+        (CONFIG, ("--blocks", "3+4"), "one number"),
+        (CONFIG, ("--lanes", "0"), "lanes"),
+    ],
 )
 def test_short_flags_that_do_not_fit(said: Any, config: str, flags: tuple[str, ...], told: str) -> None:
     code, _, err = said("replay", "--config", config, *flags)
