@@ -14,10 +14,14 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from playproof_spec import Certificate, Finding, Findings, InvalidInput, Obligation, ProvenGraph, Severity, Where
+
     from playproof.api import InvalidTrace, Validation, check, fuzz, load, replay, replay_online, run, validate
     from playproof.checking import Verdict, check_lines
     from playproof.comparing import Comparison, compare
+    from playproof.comparing.compare import Cause
     from playproof.config import Configuration, read_configuration
+    from playproof.controlled import ControlledReport
     from playproof.deployment import (
         DecodeRole,
         Deployment,
@@ -34,9 +38,13 @@ if TYPE_CHECKING:
         Speculation,
         Transfer,
     )
+    from playproof.fuzzing import Tried
     from playproof.goodput import Sla
+    from playproof.online import MissingExtra
     from playproof.online.options import OnlineOptions
+    from playproof.online.report import OnlineControlledReport, OnlineReport
     from playproof.report import Report, Trajectories
+    from playproof.tables import MissingTables
 
 __version__ = version("playproof")
 
@@ -53,9 +61,20 @@ _HOMES = {
         "run",
         "validate",
     ),
-    "playproof.checking": ("Verdict", "check_lines"),
-    "playproof.comparing": ("Comparison", "compare"),
-    "playproof.config": ("Configuration", "read_configuration"),
+    "playproof.checking": (
+        "Verdict",
+        "check_lines",
+    ),
+    "playproof.comparing": (
+        "Comparison",
+        "compare",
+    ),
+    "playproof.comparing.compare": ("Cause",),
+    "playproof.config": (
+        "Configuration",
+        "read_configuration",
+    ),
+    "playproof.controlled": ("ControlledReport",),
     "playproof.deployment": (
         "DecodeRole",
         "Deployment",
@@ -72,36 +91,71 @@ _HOMES = {
         "Speculation",
         "Transfer",
     ),
+    "playproof.fuzzing": ("Tried",),
     "playproof.goodput": ("Sla",),
+    "playproof.online": ("MissingExtra",),
     "playproof.online.options": ("OnlineOptions",),
-    "playproof.report": ("Report", "Trajectories"),
+    "playproof.online.report": (
+        "OnlineControlledReport",
+        "OnlineReport",
+    ),
+    "playproof.report": (
+        "Report",
+        "Trajectories",
+    ),
+    "playproof.tables": ("MissingTables",),
+    "playproof_spec": (
+        "Certificate",
+        "Finding",
+        "Findings",
+        "InvalidInput",
+        "Obligation",
+        "ProvenGraph",
+        "Severity",
+        "Where",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Cause",
+    "Certificate",
     "Comparison",
     "Configuration",
+    "ControlledReport",
     "DecodeRole",
     "Deployment",
     "Disaggregated",
+    "Finding",
+    "Findings",
     "FixedTiming",
     "HostOffload",
     "InvalidDeployment",
+    "InvalidInput",
     "InvalidTrace",
     "KvRouter",
     "Load",
+    "MissingExtra",
+    "MissingTables",
+    "Obligation",
+    "OnlineControlledReport",
     "OnlineOptions",
+    "OnlineReport",
     "PolynomialTiming",
     "PrefillRole",
     "Profile",
+    "ProvenGraph",
     "Report",
     "RoundRobin",
+    "Severity",
     "Sla",
     "Speculation",
     "Trajectories",
     "Transfer",
+    "Tried",
     "Validation",
     "Verdict",
+    "Where",
     "check",
     "check_lines",
     "compare",

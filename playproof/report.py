@@ -29,7 +29,7 @@ from playproof.figures import Summary, ratio, summarize, summarize_weighted
 from playproof.files import REPORT_FILE, REPORT_SCHEMA, left_by_another_run, write_whole
 from playproof.goodput import NO_BOUNDS, Sla, goodput
 from playproof.requests import TABLE_COLUMNS, TERMINAL_STATUS, RequestColumns, to_ms
-from playproof.words import simulated
+from playproof.words import report_html, simulated
 
 if TYPE_CHECKING:
     import pandas
@@ -165,6 +165,14 @@ class Report:
         self.verdict: Verdict | None = None
         self.requests_digest: str | None = None
         self.sla: Sla | None = None
+
+    def __repr__(self) -> str:
+        plays = self.trajectories
+        return f"<{type(self).__name__}: {plays.completed} of {plays.total} plays completed; {self.simulated}>"
+
+    def _repr_html_(self) -> str:
+        """Return the main figures as a table for notebooks."""
+        return report_html(self.to_dict())
 
     @property
     def client_limited(self) -> bool:

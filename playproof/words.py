@@ -1,12 +1,22 @@
-"""What was simulated, in a line."""
+"""A report in words: what was simulated, in a line, and its main figures for a notebook."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["simulated"]
+from playproof_spec.html import table
 
+__all__ = ["report_html", "simulated"]
+
+# The main figures, and the latencies with their statistics, that a notebook shows.
+_FIGURES = (
+    *("completed_requests", "num_requests", "completed_trajectories", "total_trajectories", "duration_ms"),
+    *("output_throughput_tok_s", "first_admission_prefix_cache_reused_ratio", "preemptions", "evicted_blocks"),
+    *("goodput_request_share", "goodput_trajectory_share"),
+)
+_LATENCIES = ("trajectory_e2e_latency", "ttft", "ttst", "tpot", "itl", "e2e_latency")
+_STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
@@ -37,6 +47,23 @@ def simulated(deployment: Mapping[str, Any], load: Mapping[str, Any]) -> str:
     if drafts is not None:
         parts.append(f"{drafts['num_speculative_tokens']} draft tokens")
     return f"{', '.join(parts)}; {_load(load)}"
+
+
+def report_html(report: Mapping[str, Any]) -> str:
+    """Return the main figures of a report as HTML tables."""
+    figures = [(name, _number(report[name])) for name in _FIGURES if report[name] is not None]
+    latencies = [
+        (f"{name}_ms", *(_number(report[f"{statistic}_{name}_ms"]) for statistic in _STATISTICS)) for name in _LATENCIES
+    ]
+    return table(str(report["simulated"] or "an online replay"), (), figures) + table(
+        "latencies", ("", *_STATISTICS), latencies
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1 else f"{value:,.1f}"
 
 
 def _workers(role: Mapping[str, Any], name: str) -> str:

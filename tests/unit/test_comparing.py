@@ -190,7 +190,7 @@ PLANTED = {
         aggregated(max_batched_tokens=1024),
         aggregated(max_batched_tokens=1024, blocks=80),
         "less memory",
-        {"recomputed"},
+        {"recomputed", "waited"},
     ),
     "workers": (aggregated(), aggregated(workers=1), "fewer workers", {"waited"}),
     "link": (
