@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from playproof_kernel.compiled import prompts_with_answers
+from playproof_kernel.corpus.compiled import prompts_with_answers
 
 import playproof as pp
 

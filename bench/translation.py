@@ -22,8 +22,8 @@ from math import exp, lgamma
 from pathlib import Path
 from typing import Any
 
-from playproof_kernel import translation
-from playproof_kernel.compiled import compile_graph
+from playproof_kernel.checks import translation
+from playproof_kernel.corpus.compiled import compile_graph
 
 import playproof as pp
 

@@ -363,8 +363,8 @@ def _replay_so(
     progress: Progress | None,
 ) -> Report:
     from playproof_kernel import UnfitLoad, simulate
-    from playproof_kernel.controlled import simulate_controlled
-    from playproof_kernel.snapshot import InvalidSnapshot
+    from playproof_kernel.runs.controlled_run import simulate_controlled
+    from playproof_kernel.runs.cuts import InvalidSnapshot
 
     findings = _unfit(trace.graph, deployment, load, places)
     if findings.errors:

@@ -758,7 +758,7 @@ def machines(
 
 def _prove_machines() -> None:
     """Print each obligation on the machines; a failed one is a fault of ours that the exit code tells."""
-    from playproof_kernel.translation import computed_identities
+    from playproof_kernel.checks.translation import computed_identities
     from playproof_spec.machine_proofs import prove_machines
 
     obligations = prove_machines(computed=computed_identities())

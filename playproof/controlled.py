@@ -25,8 +25,8 @@ from playproof.report import MS_PER_S, PLAY_STATUS, Measured, Report, Trajectori
 from playproof.requests import TERMINAL_STATUS, RequestColumns
 
 if TYPE_CHECKING:
-    from playproof_kernel.controlled import ControlledLedger
-    from playproof_kernel.snapshot import Cut
+    from playproof_kernel.runs.controlled_run import ControlledLedger
+    from playproof_kernel.runs.cuts import Cut
     from playproof_spec.certificate import ProvenGraph
     from playproof_spec.ledger import Ledger
 
@@ -196,7 +196,7 @@ class ControlledReport(Report):
         Requests of the latter are left out without per-request capture: they are the source play's own, and a long
         profile has very many.
         """
-        from playproof_kernel.snapshot import whole_play
+        from playproof_kernel.runs.cuts import whole_play
 
         graph, ledger = self.proven.graph, self.controlled
         snapshots = [self._snapshot(cut, requests=True) for cut in ledger.cuts]

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from playproof_spec.clock import PassCost, RoleWork, clock_finding
+from playproof_kernel.runs.clock_bound import work_of
+from playproof_spec.clock import clock_finding
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph
 from playproof_spec.places import place
 
-from playproof.deployment import AGENTIC_CONTROLS, AnyDeployment, Disaggregated, FixedTiming, Load, RoleWorkers
+from playproof.deployment import AGENTIC_CONTROLS, AnyDeployment, Disaggregated, Load
 
 MS_PER_S = 1000.0
 # By backend: its name, and the settings that belong to the other one.
@@ -137,7 +138,7 @@ def contradictions(graph: Graph, load: Load) -> Findings:
     if load.snapshot_seed is None or load.lanes is None:
         return Findings()
     # They bring a compiler along, which a validation without a snapshot does not need.
-    from playproof_kernel.snapshot import InvalidSnapshot, plan_snapshots
+    from playproof_kernel.runs.cuts import InvalidSnapshot, plan_snapshots
     from playproof_spec.digest import graph_digest
 
     try:
@@ -221,35 +222,16 @@ def _clock(graph: Graph, deployment: AnyDeployment, load: Load, findings: Findin
     profile_ms = 0.0
     if load.profile is not None:
         profile_ms = (load.profile.duration_seconds + load.profile.response_grace_seconds) * MS_PER_S
+    roles, transfers_ms = work_of(graph, deployment.to_spec())
     problem = clock_finding(
         graph,
-        [_work(deployment.backend, role, workers) for role, workers in deployment.roles.items()],
+        roles,
         speedup=load.speedup,
         lanes=load.lanes if load.concurrency is None else load.concurrency,
-        transfers_ms=_transfers_ms(graph, deployment) if isinstance(deployment, Disaggregated) else 0.0,
+        transfers_ms=transfers_ms,
         is_cut=load.snapshot_seed is not None,
         profile_ms=profile_ms,
         stops=load.max_virtual_time_seconds is not None,
     )
     if problem is not None:
         findings.add(problem)
-
-
-def _work(backend: str, role: str, workers: RoleWorkers) -> RoleWork:
-    # A chunk is cut to whole pages.
-    chunk = max(workers.chunked_prefill_size - workers.block_size, 1)
-    budget = min(chunk, workers.max_prefill_tokens) if backend == "sglang" else workers.max_batched_tokens
-    if backend == "vllm" and workers.long_prefill_token_threshold > 0:
-        budget = min(budget, workers.long_prefill_token_threshold)
-    timing = workers.timing
-    fixed_ms = timing.prefill_ms + timing.decode_ms if isinstance(timing, FixedTiming) else None
-    return RoleWork(role != "decode", role != "prefill", budget, PassCost(fixed_ms))
-
-
-def _transfers_ms(graph: Graph, deployment: Disaggregated) -> float:
-    """Return what all transfers can cost at most: whole prompts, in whole blocks."""
-    transfer = deployment.transfer
-    if transfer.bytes_per_second is None or transfer.bytes_per_token is None:
-        return 0.0
-    tokens = int(graph.input_length.sum()) + graph.node_count * deployment.decode.block_size
-    return tokens * transfer.bytes_per_token / transfer.bytes_per_second * MS_PER_S

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from playproof_kernel.compiled import block_keys
+from playproof_kernel.corpus.compiled import block_keys
 from playproof_spec.findings import Findings
 from playproof_spec.graph import Graph, Relation, Trigger
 

@@ -55,10 +55,10 @@ MEANWHILE = (
 WITHOUT = "machine code is neither kept nor can it be: running interpreted, with the same results"
 
 # The entries that a replay calls, by what of the deployment and the load wants them.
-KEYS_OF_PROMPTS = ("playproof_kernel.compiled._intern", "playproof_kernel.compiled._emit_keys")
-LOOP = "playproof_kernel.loop.run"
-FINITE_START = "playproof_kernel.driver.start"
-CONTROLLED_START = "playproof_kernel.phases.start"
+KEYS_OF_PROMPTS = ("playproof_kernel.corpus.compiled._intern", "playproof_kernel.corpus.compiled._emit_keys")
+LOOP = "playproof_kernel.runs.loop.run"
+FINITE_START = "playproof_kernel.driver.play_driver.start"
+CONTROLLED_START = "playproof_kernel.runs.phases.start"
 
 
 # A trace of each kind that readers take: hash ids that are renumbered, and prompts that are split into streams; hash
@@ -220,7 +220,7 @@ def warm(job: Job, told: Callable[[str], None] | None = None) -> None:
         if isinstance(job, ReadingJob):
             _warm_readers(job)
         else:
-            from playproof_kernel import warming
+            from playproof_kernel.runs import warming
 
             warming.warm(job.deployment.to_spec(), job.load.to_spec())
 
@@ -238,7 +238,7 @@ def warm_online(deployment: AnyDeployment, told: Callable[[str], None] | None = 
     from playproof.online import require_extra
 
     require_extra()
-    from playproof_kernel import warming
+    from playproof_kernel.runs import warming
 
     with _compiling(told):
         warming.warm_live(deployment.to_spec())

@@ -617,7 +617,7 @@ def engine_rules(deployment: AnyDeployment) -> str:
     """Return whose rules the workers follow, with the version that they were compared with (docs/fidelity.md)."""
     if deployment.backend == "vllm":
         return "vllm 0.33.0"
-    from playproof_kernel.sglang_rules import RULE_SETS
+    from playproof_kernel.engines.sglang_rules import RULE_SETS
     from playproof_spec.deployment import Rules
 
     (name,) = {role.rules for role in deployment.roles.values()}

@@ -12,9 +12,11 @@ from playproof_native.functions import (
     constant,
 )
 from playproof_native.modes import Mode, Setting, running
+from playproof_native.seams import Seam
 
 __all__ = [
     "Mode",
+    "Seam",
     "Setting",
     "allocating",
     "allocating_entry",

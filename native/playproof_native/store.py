@@ -48,6 +48,8 @@ LOOK_EVERY_S = 0.25
 BELOW = ("playproof_native", "playproof_spec")
 ROOMS = (*BELOW, "playproof_lowering", "playproof_kernel")
 LIBRARIES = ("numba", "llvmlite", "numpy")
+# Modules of no room whose functions the rooms call: what was registered at a seam.
+_registered: set[str] = set()
 # Settings of Numba that change the code it makes.
 SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT", "NUMBA_BOUNDSCHECK", "NUMBA_SLP_VECTORIZE")
 
@@ -85,6 +87,13 @@ def _unit(module: str) -> str:
     """Return what shares a key with `module`: its room, or outside of the rooms itself alone."""
     package = module.partition(".")[0]
     return package if package in ROOMS else module
+
+
+def depend_on(module: str) -> None:
+    """Let the machine code of the rooms depend on what `module` says, which is no part of them."""
+    if module.partition(".")[0] not in ROOMS and module not in _registered:
+        _registered.add(module)
+        key_of.cache_clear()
 
 
 @cache
@@ -129,6 +138,8 @@ def _sources(unit: str) -> Iterator[tuple[str, bytes]]:
     file = getattr(sys.modules.get(unit), "__file__", None)
     if unit not in ROOMS and file is not None:
         yield unit, Path(file).read_bytes()
+    for module in sorted(_registered if own in ROOMS else ()):
+        yield module, Path(str(sys.modules[module].__file__)).read_bytes()
     packages = dict.fromkeys((*(BELOW if own in ROOMS else ROOMS), own))
     for package in packages:
         for path, name in _files(package):

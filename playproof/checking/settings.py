@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 from playproof_spec.findings import Where, finding
+from playproof_spec.pass_times import DECODE_MS, PREFILL_MS
 
 from playproof.checking.verdict import Tally
 
@@ -29,8 +30,8 @@ LONGEST_NS = 2.0**61
 NO_LIMIT = 2**40
 # What a pass costs at least under the polynomial timing model (docs/configuration.md): the constant of its prefill
 # part, and the decode part of an empty pool, which is its least between no use and full use.
-POLYNOMIAL_PREFILL_NS = 16_501_419
-POLYNOMIAL_DECODE_NS = 5_739_999
+POLYNOMIAL_PREFILL_NS = int(PREFILL_MS[0] * NS_PER_MS) - 1
+POLYNOMIAL_DECODE_NS = int(DECODE_MS[0] * NS_PER_MS) - 1
 
 # No setting is beyond these (docs/configuration.md), and what is computed of one that a file claims stays finite.
 Count = Annotated[int, Meta(ge=0, le=2**40)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from playproof_kernel.live_engine import Counters
+from playproof_kernel.runs.live_engine import Counters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # vLLM's own bounds, seconds.

@@ -19,7 +19,7 @@ from typing import IO
 import msgspec
 import numpy as np
 import uvicorn
-from playproof_kernel.live_engine import LiveEngine
+from playproof_kernel.runs.live_engine import LiveEngine
 
 from playproof.deployment import Deployment
 from playproof.online.server import MockServer

@@ -12,10 +12,10 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from playproof_kernel.controlled import ControlledLedger
-from playproof_kernel.live_driver import LiveDriver
-from playproof_kernel.live_engine import Counters
-from playproof_kernel.snapshot import InvalidSnapshot
+from playproof_kernel.runs.controlled_run import ControlledLedger
+from playproof_kernel.runs.cuts import InvalidSnapshot
+from playproof_kernel.runs.live_driver import LiveDriver
+from playproof_kernel.runs.live_engine import Counters
 from playproof_spec.certificate import ProvenGraph
 from playproof_spec.clock import clock_finding
 from playproof_spec.findings import Findings, Where

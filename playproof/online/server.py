@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import msgspec
-from playproof_kernel.live_engine import LiveEngine
+from playproof_kernel.runs.live_engine import LiveEngine
 from playproof_spec.machines import RequestState
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from playproof_kernel.live_engine import LiveEngine, Progress
+from playproof_kernel.runs.live_engine import LiveEngine, Progress
 from playproof_spec.machines import RequestState
 from playproof_spec.units import NS_PER_S
 

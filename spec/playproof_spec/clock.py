@@ -15,21 +15,18 @@ from playproof_spec.findings import Finding, finding
 from playproof_spec.graph import Graph
 from playproof_spec.units import HORIZON_MS
 
-__all__ = ["PassCost", "RoleWork", "clock_finding"]
+__all__ = ["PassBound", "RoleWork", "clock_finding"]
 
-# Bounds on the polynomial timing model (docs/configuration.md): its constant parts, and its slope at a given batch.
-POLYNOMIAL_PASS_MS = 16.51 + 34.1
-POLYNOMIAL_MS_PER_TOKEN = 0.0152
-POLYNOMIAL_MS_PER_TOKEN_SQUARED = 4.21e-7
 # Under a snapshot a lane's preparation takes no longer than its play and ten prompts.
 PREPARED_PLAYS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class PassCost:
-    """What one pass takes at the most; `fixed_ms` is None for the polynomial model."""
+class PassBound:
+    """What one pass takes at the most: `pass_ms`, and `token_ms` for each prompt token that it computes."""
 
-    fixed_ms: float | None
+    pass_ms: float
+    token_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +39,13 @@ class RoleWork:
         Whether they compute prompts, and whether they generate.
     budget : int
         Tokens of prompts that a pass takes if more are waiting, at least.
-    cost : PassCost
+    bound : PassBound
     """
 
     prompts: bool
     outputs: bool
     budget: int
-    cost: PassCost
+    bound: PassBound
 
 
 def _passes_ms(graph: Graph, role: RoleWork) -> float:
@@ -59,10 +56,7 @@ def _passes_ms(graph: Graph, role: RoleWork) -> float:
     prompts = int(graph.input_length.sum()) if role.prompts else 0
     outputs = int(graph.output_length.sum()) if role.outputs else 0
     passes = prompts / role.budget + graph.node_count + outputs
-    if role.cost.fixed_ms is not None:
-        return passes * role.cost.fixed_ms
-    per_token = POLYNOMIAL_MS_PER_TOKEN + POLYNOMIAL_MS_PER_TOKEN_SQUARED * min(role.budget, prompts)
-    return passes * POLYNOMIAL_PASS_MS + prompts * per_token
+    return passes * role.bound.pass_ms + prompts * role.bound.token_ms
 
 
 def _authored_ms(graph: Graph, is_laned: bool) -> float:

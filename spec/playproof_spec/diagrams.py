@@ -138,8 +138,8 @@ thousands of them, and sees an obligation fail for all but eleven, which change 
 - **M10** A transfer is done only after it was submitted and moved, and can be given up until then.
 
 In runs, every event of the kernel is a move of these models: an interpreted monitor (`make watch`) evaluates the guard
-of each event on the arrays (`playproof_kernel.guards`), takes the move in the model, and compares the two after every
-turn of the loop. The formulas that it evaluates are those that z3 was asked.
+of each event on the arrays (`playproof_kernel.checks.guards`), takes the move in the model, and compares the two after
+every turn of the loop. The formulas that it evaluates are those that z3 was asked.
 
 ## What is proven of a graph
 
@@ -182,7 +182,7 @@ its work, and an *unknown* never counts as proven.
 ## Guards
 
 A guard restricts when an event may be raised; it never changes the successor. Each has a predicate on the arrays of a
-run, `playproof_kernel.guards.PREDICATES`.
+run, `playproof_kernel.checks.guards.PREDICATES`.
 
 """
 

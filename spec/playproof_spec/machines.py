@@ -97,7 +97,7 @@ def _machine(
 
 
 # What a guard's name stands for. A guard restricts when an event may be raised; it never changes the successor. Each
-# has a predicate on the arrays of a run (`playproof_kernel.guards`), which tests evaluate at every event.
+# has a predicate on the arrays of a run (`playproof_kernel.checks.guards`), which tests evaluate at every event.
 GUARDS: dict[str, str] = {
     "all_edges_fired": "every incoming edge of the node has fired, and its play is active; of a preparation request: "
     "the one before it in its lane has completed",

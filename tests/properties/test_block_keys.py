@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import event, example, given
 from hypothesis import strategies as st
-from playproof_kernel.compiled import block_keys
+from playproof_kernel.corpus.compiled import block_keys
 from playproof_spec.graph import Graph
 from playproof_spec.sketch import sketch
 

@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from index_pages import live_pages
-from playproof_kernel import blocks
-from playproof_kernel.arrays import NONE, Copy, IndexPage, Stretch, Worker
-from playproof_kernel.blocks import GENERATED, Pool
-from playproof_kernel.jit import compiled_entry
-from playproof_kernel.pages import PAGE
-from playproof_kernel.records import records
+from playproof_kernel.ground.arrays import NONE, Copy, IndexPage, Stretch, Worker
+from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.records import records
+from playproof_kernel.memory import block_pool
+from playproof_kernel.memory.block_pool import GENERATED, Pool
+from playproof_kernel.memory.pages import PAGE
 from playproof_reference.blocks import BlockPool as NaivePool
 from playproof_spec.machines import BlockState
 
@@ -22,42 +22,42 @@ from playproof_spec.machines import BlockState
 # The pool's functions are compiled into their callers; these are callers for the test.
 @compiled_entry
 def find(pool: Pool, found: Any, begin: int, key: int, stride: int, number: int) -> int:
-    return blocks.find(pool, found, begin, key, stride, number)
+    return block_pool.find(pool, found, begin, key, stride, number)
 
 
 @compiled_entry
 def in_use(pool: Pool, found: Any, number: int) -> int:
-    return blocks.in_use(pool, found, number)
+    return block_pool.in_use(pool, found, number)
 
 
 @compiled_entry
 def allocate(pool: Pool, table: Any, begin: int, number: int) -> None:
-    blocks.allocate(pool, table, begin, number, blocks.ALLOCATE)
+    block_pool.allocate(pool, table, begin, number, block_pool.ALLOCATE)
 
 
 @compiled_entry
 def reuse(pool: Pool, found: Any, table: Any, begin: int, number: int) -> None:
-    blocks.reuse(pool, found, table, begin, number)
+    block_pool.reuse(pool, found, table, begin, number)
 
 
 @compiled_entry
 def take(pool: Pool, table: Any, begin: int, key: int, stride: int, number: int) -> int:
-    return blocks.take(pool, table, begin, key, stride, number)
+    return block_pool.take(pool, table, begin, key, stride, number)
 
 
 @compiled_entry
 def fill(pool: Pool, table: Any, begin: int, number: int, key: int, stride: int) -> None:
-    blocks.fill(pool, table, begin, number, key, stride, blocks.FILL)
+    block_pool.fill(pool, table, begin, number, key, stride, block_pool.FILL)
 
 
 @compiled_entry
 def release(pool: Pool, table: Any, begin: int, number: int) -> None:
-    blocks.release(pool, table, begin, number)
+    block_pool.release(pool, table, begin, number)
 
 
 @compiled_entry
 def next_idle(pool: Pool, at: int, passed: int, copy: int) -> tuple[int, int, int]:
-    return blocks.next_idle(pool, at, passed, copy)
+    return block_pool.next_idle(pool, at, passed, copy)
 
 
 # Where the batches stand in the arrays that the pool is given; what stands before and behind is not to be touched.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from playproof_kernel.chains import Chains
+from playproof_kernel.corpus.live_keys import Chains
 
 Prompt = tuple[str, tuple[int, ...]]
 

@@ -8,11 +8,13 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from playproof_kernel import driver, handoff, timers
-from playproof_kernel.compiled import compile_graph
-from playproof_kernel.jit import compiled_entry
-from playproof_kernel.simulate import new_sim
-from playproof_kernel.transitions import REQUEST_TABLE, advance
+from playproof_kernel.corpus.compiled import compile_graph
+from playproof_kernel.driver import play_driver
+from playproof_kernel.ground import timers
+from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.transitions import REQUEST_TABLE, advance
+from playproof_kernel.handoff import handoffs
+from playproof_kernel.runs.finite import new_sim
 from playproof_reference.driver import Driver as NaiveDriver
 from playproof_spec.deployment import DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_spec.graph import Graph
@@ -24,8 +26,8 @@ from strategies import graphs, loads
 @compiled_entry
 def dispatch_next(sim: Any) -> int:
     node = timers.pop_timer(sim)
-    driver.dispatch(sim, node)
-    handoff.place(sim, node)
+    play_driver.dispatch(sim, node)
+    handoffs.place(sim, node)
     return node
 
 
@@ -36,7 +38,7 @@ def request_event(sim: Any, node: int, event: int) -> None:
 
 @compiled_entry
 def hear(sim: Any) -> None:
-    driver.hear(sim)
+    play_driver.hear(sim)
 
 
 @compiled_entry
@@ -65,7 +67,7 @@ class DriverBesideNaive(RuleBasedStateMachine):
         self.sim = new_sim(compiled_graph, DeploymentSpec(workers, WorkerSpec(100, 4, max_sequences=0), 1000), load)
         self.naive = NaiveDriver(graph, load)
         self.placed = 0
-        driver.start(self.sim)
+        play_driver.start(self.sim)
         self.naive.start()
 
     def in_flight(self) -> list[int]:

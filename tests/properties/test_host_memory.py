@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ledgers import columns, controlled_columns, naively_observed, observed
 from loading import WORKERS_MOST, loading_case, loading_cases, loading_controls
 from playproof_kernel import simulate, simulate_controlled
-from playproof_kernel.snapshot import InvalidSnapshot
+from playproof_kernel.runs.cuts import InvalidSnapshot
 from playproof_reference.controls import replay_controlled as naive_controlled
 from playproof_reference.host import HostVllmWorker as NaiveHostWorker
 from playproof_reference.replay import replay as naive_replay

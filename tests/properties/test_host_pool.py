@@ -12,12 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from index_pages import chained_blocks, live_pages
-from playproof_kernel import host
-from playproof_kernel.arrays import NONE, Copy, Copying, Host, HostDetail, HostPage, HostStretch, Indexed
-from playproof_kernel.host import HostPool, Sources
-from playproof_kernel.jit import compiled_entry
-from playproof_kernel.pages import PAGE
-from playproof_kernel.records import records
+from playproof_kernel.ground.arrays import NONE, Copy, Copying, Host, HostDetail, HostPage, HostStretch, Indexed
+from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.records import records
+from playproof_kernel.host import host_pool
+from playproof_kernel.host.host_pool import HostPool, Sources
+from playproof_kernel.memory.pages import PAGE
 from playproof_spec.machines import BlockState, HostBlockState
 
 # Few keys, so that steps meet the same blocks, at the edges of few pages; a step may be longer than a page.
@@ -32,24 +32,24 @@ STRIDES = st.sampled_from([1, 1, 2, 3, PAGE + 1])
 # The pool's functions are compiled into their callers; these are callers for the test.
 @compiled_entry
 def find(pool: HostPool, key: int, stride: int, number: int) -> tuple[int, bool, bool]:
-    return host.find(pool, key, stride, number)
+    return host_pool.find(pool, key, stride, number)
 
 
 @compiled_entry
 def examine(pool: HostPool, key: int, stride: int, number: int, sources: Sources) -> tuple[int, int, bool]:
-    return host.examine(pool, key, stride, number, sources, True)
+    return host_pool.examine(pool, key, stride, number, sources, True)
 
 
 @compiled_entry
 def store(pool: HostPool, copying: Any, key: int, stride: int, number: int, sources: Sources) -> None:
-    host.store(pool, copying[0], key, stride, number, sources, False)
+    host_pool.store(pool, copying[0], key, stride, number, sources, False)
 
 
 @compiled_entry
 def end_store(pool: HostPool, copying: Any, sources: Sources) -> int:
     place, evicted = int(copying[0].first), 0
     while place != NONE:
-        place, more = host.stored(pool, place, sources)
+        place, more = host_pool.stored(pool, place, sources)
         evicted += more
     return evicted
 
@@ -57,28 +57,28 @@ def end_store(pool: HostPool, copying: Any, sources: Sources) -> int:
 @compiled_entry
 def use(pool: HostPool, key: int, stride: int, number: int, before: int) -> int:
     if before == NONE:
-        host.reserve(pool, number)
-        return host.use(pool, key, stride, number, 1 << 40)
-    host.reserve(pool, 2 * int(pool.record[0].idle))
+        host_pool.reserve(pool, number)
+        return host_pool.use(pool, key, stride, number, 1 << 40)
+    host_pool.reserve(pool, 2 * int(pool.record[0].idle))
     used_at, end = int(pool.record[0].used_at), int(pool.record[0].newest)
-    moved = host.use(pool, key, stride, number, used_at)
-    host.use_again(pool, used_at, end)
+    moved = host_pool.use(pool, key, stride, number, used_at)
+    host_pool.use_again(pool, used_at, end)
     return moved
 
 
 @compiled_entry
 def evict(pool: HostPool, number: int) -> None:
-    host.evict(pool, number)
+    host_pool.evict(pool, number)
 
 
 @compiled_entry
 def pin(pool: HostPool, key: int, stride: int, number: int) -> None:
-    host.pin(pool, key, stride, number)
+    host_pool.pin(pool, key, stride, number)
 
 
 @compiled_entry
 def unpin(pool: HostPool, key: int, stride: int, number: int) -> None:
-    host.unpin(pool, key, stride, number)
+    host_pool.unpin(pool, key, stride, number)
 
 
 def new_pool(size: int) -> HostPool:
@@ -89,7 +89,7 @@ def new_pool(size: int) -> HostPool:
     return HostPool(
         states=np.zeros(size * PAGE, np.int8),
         details=records(size * PAGE, HostDetail),
-        order=records(size * host.ORDER_PER_BLOCK, HostStretch),
+        order=records(size * host_pool.ORDER_PER_BLOCK, HostStretch),
         buckets=np.full(2, NONE, np.int32),
         pages=records(size, HostPage),
         record=record,

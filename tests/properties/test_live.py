@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from playproof_kernel import chains, live_engine, simulate
-from playproof_kernel.live_driver import End, LiveDriver
-from playproof_kernel.live_engine import LiveEngine
+from playproof_kernel import simulate
+from playproof_kernel.corpus import live_keys
+from playproof_kernel.runs import live_engine
+from playproof_kernel.runs.live_driver import End, LiveDriver
+from playproof_kernel.runs.live_engine import LiveEngine
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.deployment import Backend, DeploymentSpec, LoadSpec, Timing, WorkerSpec
 from playproof_spec.graph import Graph
@@ -237,7 +239,7 @@ def test_a_long_life_takes_no_more_memory(backend: Backend, monkeypatch: pytest.
     assert sum(cached for _, cached in wanted if cached > 0) > 1000
     # Slots, block keys and prompts run short and are swept, moved and forgotten all the time; nothing shows outside.
     monkeypatch.setattr(live_engine, "SLOTS", 4)
-    monkeypatch.setattr(chains, "TOKENS_BEFORE_FORGETTING", 200)
+    monkeypatch.setattr(live_keys, "TOKENS_BEFORE_FORGETTING", 200)
     tight = LiveEngine(deployment)
     assert many(tight, 1200) == wanted
     # Of 1,200 requests, what 160 cached tokens and a few requests at a time need.

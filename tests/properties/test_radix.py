@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from playproof_kernel import radix
-from playproof_kernel.arrays import NONE, Branch, Config, Keys, Static, Worker
-from playproof_kernel.jit import compiled_entry
-from playproof_kernel.radix import Tree
-from playproof_kernel.records import records
+from playproof_kernel.ground.arrays import NONE, Branch, Config, Keys, Static, Worker
+from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.records import records
+from playproof_kernel.memory import radix_tree
+from playproof_kernel.memory.radix_tree import Tree
 from playproof_reference.radix import Branch as NaiveBranch
 from playproof_reference.radix import OwnTree
 from playproof_reference.radix import RadixTree as NaiveTree
@@ -22,46 +22,46 @@ CAPACITY = 400
 # The tree's functions are compiled into their callers; these are callers for the test.
 @compiled_entry
 def find_prefix(tree: Tree, request: int, most: int) -> tuple[int, int]:
-    return radix.find_prefix(tree, request, most)
+    return radix_tree.find_prefix(tree, request, most)
 
 
 @compiled_entry
 def lock_prefix(tree: Tree, pages: int, node: int) -> int:
-    return radix.lock_prefix(tree, pages, node)
+    return radix_tree.lock_prefix(tree, pages, node)
 
 
 @compiled_entry
 def evictable_on_path(tree: Tree, pages: int, node: int) -> int:
-    return radix.evictable_on_path(tree, pages, node)
+    return radix_tree.evictable_on_path(tree, pages, node)
 
 
 @compiled_entry
 def published_prefix(tree: Tree, request: int, most: int) -> int:
-    return radix.published_prefix(tree, request, most)
+    return radix_tree.published_prefix(tree, request, most)
 
 
 @compiled_entry
 def insert_and_lock(tree: Tree, request: int, start: int, begin: int, end: int, prompt: int) -> int:
-    node = radix.insert(tree, request, start, begin, end)
+    node = radix_tree.insert(tree, request, start, begin, end)
     if tree.config[0].fixed_nodes != 0:
-        radix.part_at(tree, node, prompt)
-    radix.lock_below(tree, node, start)
+        radix_tree.part_at(tree, node, prompt)
+    radix_tree.lock_below(tree, node, start)
     return node
 
 
 @compiled_entry
 def touch(tree: Tree, pages: int, node: int) -> int:
-    return radix.touch(tree, pages, node)
+    return radix_tree.touch(tree, pages, node)
 
 
 @compiled_entry
 def unlock(tree: Tree, node: int) -> None:
-    radix.unlock(tree, node)
+    radix_tree.unlock(tree, node)
 
 
 @compiled_entry
 def evict(tree: Tree, pages: int) -> None:
-    radix.evict(tree, pages)
+    radix_tree.evict(tree, pages)
 
 
 def new_tree(prompts: list[list[int]]) -> Tree:

@@ -19,12 +19,15 @@ from hypothesis import HealthCheck, Phase, assume, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from playproof_kernel import driver, instances, phases, simulate_controlled, timers
-from playproof_kernel.controlled import start_controlled, with_more_seats
-from playproof_kernel.jit import compiled_entry
-from playproof_kernel.requests import Hold
-from playproof_kernel.snapshot import InvalidSnapshot
-from playproof_kernel.transitions import REQUEST_TABLE, advance, advance_handoff
+from playproof_kernel import simulate_controlled
+from playproof_kernel.driver import instances, play_driver
+from playproof_kernel.ground import timers
+from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.lifecycle import Hold
+from playproof_kernel.ground.transitions import REQUEST_TABLE, advance, advance_handoff
+from playproof_kernel.runs import phases
+from playproof_kernel.runs.controlled_run import start_controlled, with_more_seats
+from playproof_kernel.runs.cuts import InvalidSnapshot
 from playproof_reference.controls import Controls as NaiveControls
 from playproof_reference.controls import replay_controlled as naive_controlled
 from playproof_spec.certificate import prove
@@ -138,7 +141,7 @@ def test_a_seeded_fault_shows(fault: type[NaiveControls], topology: str) -> None
 @compiled_entry
 def dispatch_next(sim: Any) -> int:
     node = timers.pop_timer(sim)
-    driver.dispatch(sim, node)
+    play_driver.dispatch(sim, node)
     return node
 
 
@@ -154,7 +157,7 @@ def handoff_event(sim: Any, node: int, event: int) -> None:
 
 @compiled_entry
 def hear(sim: Any) -> None:
-    driver.hear(sim)
+    play_driver.hear(sim)
 
 
 @compiled_entry

@@ -10,7 +10,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from ledgers import columns, naively_observed, observed
 from playproof_kernel import simulate
-from playproof_kernel.speculation import threefry
+from playproof_kernel.engines.speculation import threefry
 from playproof_reference.replay import replay as naive_replay
 from playproof_reference.speculation import threefry as naive_threefry
 from playproof_spec.certificate import prove

@@ -12,7 +12,8 @@ from typing import Any
 from handoff_machine import SglangHandoffBesideNaive, VllmHandoffBesideNaive
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from playproof_kernel import handoff, requests, transitions
+from playproof_kernel.ground import lifecycle, transitions
+from playproof_kernel.handoff import handoffs
 from playproof_spec.machines import HandoffEvent, HandoffState, RequestState
 
 MACHINES = {"vllm": VllmHandoffBesideNaive, "sglang": SglangHandoffBesideNaive}
@@ -20,11 +21,11 @@ MACHINES = {"vllm": VllmHandoffBesideNaive, "sglang": SglangHandoffBesideNaive}
 
 def complete_at_prefill() -> None:
     """Let the end of a prefill complete its request, as a table with one rule too many would allow."""
-    end, end_of_pass = handoff._end, handoff.end_of_pass
+    end, end_of_pass = handoffs._end, handoffs.end_of_pass
     early: list[int] = []
 
     def end_early(sim: Any, request: int) -> None:
-        at_prefill = request == requests.node_of(sim, request)
+        at_prefill = request == lifecycle.node_of(sim, request)
         if at_prefill and sim.request_state[request] == RequestState.FINISHED:
             transitions.advance_handoff(sim, request, HandoffEvent.COMPLETE)
             early.append(request)
@@ -34,11 +35,11 @@ def complete_at_prefill() -> None:
     def forward(sim: Any, worker: int, begin: int) -> None:
         end_of_pass(sim, worker, begin)
         while early:
-            requests.tell(sim, early.pop())
+            lifecycle.tell(sim, early.pop())
 
     for table in (transitions.SOURCE_FIRST_TABLE, transitions.DESTINATION_FIRST_TABLE):
         table[HandoffState.PREFILLING, HandoffEvent.COMPLETE] = HandoffState.COMPLETED
-    handoff._end, handoff.end_of_pass = end_early, forward
+    handoffs._end, handoffs.end_of_pass = end_early, forward
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from host_machine import HostBesideNaive
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from playproof_kernel import offload
-from playproof_kernel.arrays import D2H
+from playproof_kernel.ground.arrays import D2H
+from playproof_kernel.host import offload
 
 
 def show_at_submission() -> None:

@@ -11,8 +11,8 @@ from collections import Counter
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
-from playproof_kernel.arrays import NONE, OUTCOMES, PENDING, READY, WAITING
-from playproof_kernel.requests import Hold
+from playproof_kernel.ground.arrays import NONE, OUTCOMES, PENDING, READY, WAITING
+from playproof_kernel.ground.lifecycle import Hold
 from playproof_reference.disaggregated import Disaggregated as NaiveDisagg
 from playproof_reference.roles import DestinationRole, SourceRole
 from playproof_reference.sglang import SglangWorker as NaiveSglangWorker

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 from index_pages import chained_blocks
 from loading import loading_case
-from playproof_kernel import offload
-from playproof_kernel.arrays import ASIDE, NONE, PENDING, WAITING
-from playproof_kernel.jit import compiled_entry
-from playproof_kernel.pages import PAGE
+from playproof_kernel.ground.arrays import ASIDE, NONE, PENDING, WAITING
+from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.host import offload
+from playproof_kernel.memory.pages import PAGE
 from playproof_reference.disaggregated import Disaggregated as NaiveDisagg
 from playproof_reference.host import Copying, SharedLinks
 from playproof_reference.host import HostPool as NaiveHost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playproof_kernel.arrays import NONE
+from playproof_kernel.ground.arrays import NONE
 
 
 def live_pages(pages: Any, record: Any) -> set[int]:

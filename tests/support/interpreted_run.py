@@ -15,7 +15,7 @@ import blake3
 import msgspec
 from ledgers import columns, controlled_columns
 from playproof_kernel import simulate, simulate_controlled
-from playproof_kernel.snapshot import InvalidSnapshot
+from playproof_kernel.runs.cuts import InvalidSnapshot
 from playproof_spec.certificate import prove
 from playproof_spec.deployment import (
     Backend,

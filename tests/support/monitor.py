@@ -15,8 +15,8 @@ from typing import Any
 
 import numba
 import playproof_kernel
-from playproof_kernel import transitions
-from playproof_kernel.guards import PREDICATES, At
+from playproof_kernel.checks.guards import PREDICATES, At
+from playproof_kernel.ground import transitions
 from playproof_spec.machines import MACHINES, Machine
 from refinement import Refinement
 
@@ -122,8 +122,8 @@ def _run_in_sight() -> Any:
 def install() -> Monitor:
     """Watch every run of this process from now on."""
     assert numba.config.DISABLE_JIT, "compiled events cannot be watched"
-    for module in pkgutil.iter_modules(playproof_kernel.__path__):
-        importlib.import_module(f"playproof_kernel.{module.name}")
+    for module in pkgutil.walk_packages(playproof_kernel.__path__, "playproof_kernel."):
+        importlib.import_module(module.name)
     monitor = Monitor()
     advance, renew = transitions.advance, transitions.renew
 
@@ -137,7 +137,7 @@ def install() -> Monitor:
 
     _replace(advance, watched_advance)
     _replace(renew, watched_renew)
-    loop: Any = importlib.import_module("playproof_kernel.loop")
+    loop: Any = importlib.import_module("playproof_kernel.runs.loop")
     turn = loop._turn
 
     def watched_turn(sim: Any) -> int:

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from playproof_kernel import driver
-from playproof_kernel.arrays import NONE, RETURNING, Sim
-from playproof_kernel.compiled import compile_graph
-from playproof_kernel.simulate import ledger_of, new_sim, run_for
-from playproof_kernel.translation import settings_of
+from playproof_kernel.checks.translation import settings_of
+from playproof_kernel.corpus.compiled import compile_graph
+from playproof_kernel.driver import play_driver
+from playproof_kernel.ground.arrays import NONE, RETURNING, Sim
+from playproof_kernel.runs.finite import ledger_of, new_sim, run_for
 from playproof_spec.deployment import Backend, DecodeSpec, DeploymentSpec, LoadSpec, Rules, WorkerSpec
 from playproof_spec.graph import Graph
 from playproof_spec.ledger import Ledger
@@ -138,7 +138,7 @@ def replay(case: Pressed) -> tuple[Sim, Ledger]:
     deployment, load = case.deployment, case.load
     compiled = compile_graph(case.graph, **settings_of(deployment, load)._asdict())
     sim = new_sim(compiled, deployment, load)
-    driver.start(sim)
+    play_driver.start(sim)
     over = False
     for _ in range(INSTANTS_MOST // case.instants):
         sim, over = run_for(sim, case.instants)
@@ -154,7 +154,7 @@ def replay(case: Pressed) -> tuple[Sim, Ledger]:
 def check_pools(sim: Sim) -> None:
     """Free, idle and used blocks are all the blocks of each worker, and those used are those that requests hold."""
     for worker in range(len(sim.workers)):
-        if sim.config[0].backend == Backend.SGLANG:
+        if sim.config[0].keeps_tree != 0:
             _check_pages(sim, worker)
         else:
             _check_copies(sim, worker)

@@ -17,12 +17,12 @@ from controlled import controlled_loads
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from loading import loading_controls
-from playproof_kernel import loop
-from playproof_kernel.arrays import NONE, Sim
-from playproof_kernel.controlled import start_controlled, with_more_seats
-from playproof_kernel.pages import PAGE
-from playproof_kernel.simulate import with_room
-from playproof_kernel.snapshot import InvalidSnapshot
+from playproof_kernel.ground.arrays import NONE, Sim
+from playproof_kernel.memory.pages import PAGE
+from playproof_kernel.runs import loop
+from playproof_kernel.runs.controlled_run import start_controlled, with_more_seats
+from playproof_kernel.runs.cuts import InvalidSnapshot
+from playproof_kernel.runs.finite import with_room
 from playproof_reference.controls import ControlledAggregated
 from playproof_reference.controls import ControlledDisaggregated as ControlledDisagg
 from playproof_reference.controls import Controls as NaiveControls

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from formulas import compiled, holds
-from playproof_kernel import requests
-from playproof_kernel.arrays import ASIDE, NONE, READY, WAITING
-from playproof_kernel.guards import At, nodes_of_play
+from playproof_kernel.checks.guards import At, nodes_of_play
+from playproof_kernel.ground import lifecycle
+from playproof_kernel.ground.arrays import ASIDE, NONE, READY, WAITING
 from playproof_spec import models
 from playproof_spec.machines import (
     BLOCK,
@@ -214,7 +214,7 @@ class Refinement:
     def _request(self, sim: Any, request: int) -> Values:
         if request not in self.requests:
             split = sim.config.shape[0] > 1
-            decode = split and request >= requests.nodes_of(sim)
+            decode = split and request >= lifecycle.nodes_of(sim)
             silent = bool(sim.static[request].limit == 0)
             self.requests[request] = _new("request", prefill=split and not decode, decode=decode, silent=silent)
         return self.requests[request]

@@ -6,12 +6,12 @@ import sys
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from playproof_kernel import driver
-from playproof_kernel.arrays import NONE, Heap, Sim
-from playproof_kernel.compiled import compile_graph
-from playproof_kernel.records import records
-from playproof_kernel.simulate import new_sim, run_for
-from playproof_kernel.translation import settings_of
+from playproof_kernel.checks.translation import settings_of
+from playproof_kernel.corpus.compiled import compile_graph
+from playproof_kernel.driver import play_driver
+from playproof_kernel.ground.arrays import NONE, Heap, Sim
+from playproof_kernel.ground.records import records
+from playproof_kernel.runs.finite import new_sim, run_for
 from playproof_reference.aggregated import Aggregated as NaiveAggregated
 from playproof_reference.disaggregated import Disaggregated as NaiveDisagg
 from playproof_spec.deployment import DeploymentSpec, LoadSpec
@@ -34,7 +34,7 @@ class ReplayBesideNaive(RuleBasedStateMachine):
         load = LoadSpec(lanes=load.lanes, speedup=load.speedup, macro_steps=False)
         compiled = compile_graph(graph, **settings_of(deployment, load)._asdict())
         self.sim = new_sim(compiled, deployment, load)
-        driver.start(self.sim)
+        play_driver.start(self.sim)
         naive = NaiveAggregated if deployment.decode is None else NaiveDisagg
         self.naive = naive(graph, deployment, load)
         self.naive.driver.start()

@@ -14,7 +14,10 @@ from typing import Any
 
 import interpreted_run
 import monitor
-from playproof_kernel import blocks, driver, phases, requests, transitions
+from playproof_kernel.driver import play_driver
+from playproof_kernel.ground import lifecycle, transitions
+from playproof_kernel.memory import block_pool
+from playproof_kernel.runs import phases
 from playproof_spec.machines import BlockEvent, BlockState, NodeEvent, NodeState, PlayState, RequestEvent
 
 WAITING = (NodeState.BLOCKED, NodeState.READY)
@@ -33,8 +36,8 @@ def _skip_before_failing() -> None:
                     sim.run[0].finished += 1
         real(sim, node, outcome)
 
-    real = driver._fail_play
-    driver._fail_play = fail_play
+    real = play_driver._fail_play
+    play_driver._fail_play = fail_play
 
 
 def _expire_before_closing() -> None:
@@ -52,7 +55,7 @@ def _expire_before_closing() -> None:
 
 def _evict_without_need() -> None:
     """Evict an idle block whenever there is one."""
-    real = blocks.allocate
+    real = block_pool.allocate
 
     def allocate(pool: Any, table: Any, begin: int, number: int, event: int) -> None:
         if pool.worker[0].idle > 0 and number <= pool.worker[0].free:
@@ -61,58 +64,58 @@ def _evict_without_need() -> None:
             transitions.advance(transitions.BLOCK_TABLE, states, idle, BlockEvent.EVICT)
         real(pool, table, begin, number, event)
 
-    blocks.allocate = allocate
+    block_pool.allocate = allocate
 
 
 def _dispatch_early() -> None:
     """Let a node with several edges go with the first of them."""
-    real = driver.activate
+    real = play_driver.activate
 
     def activate(sim: Any, play: int, lane: int) -> None:
         real(sim, play, lane)
         for node in sim.play_nodes[sim.plays[play].node_begin : sim.plays[play].node_end]:
             sim.live[node].pending = min(int(sim.live[node].pending), 1)
 
-    driver.activate = activate
+    play_driver.activate = activate
 
 
 def _keep_memory_at_the_end() -> None:
     """Let a request that has finished hold a block."""
-    real = requests.finish
+    real = lifecycle.finish
 
     def finish(sim: Any, worker: int, request: int, end: int) -> None:
         real(sim, worker, request, end)
         sim.live[request].table_len = 1
 
-    requests.finish = finish
+    lifecycle.finish = finish
 
 
 def _settle_a_play_that_waits() -> None:
     """Let a failing play settle, and its lane go, while another node of it is in flight."""
-    real = driver.settle_play
+    real = play_driver.settle_play
 
     def settle_play(sim: Any, number: int) -> None:
         if sim.play_state[number] == PlayState.FAILING:
             sim.plays[number].in_flight = 0
         real(sim, number)
 
-    driver.settle_play = settle_play
+    play_driver.settle_play = settle_play
 
 
 def _fail_what_could_go_on() -> None:
     """Fail a running request where it should be preempted."""
-    real = requests.preempt
+    real = lifecycle.preempt
 
     def preempt(sim: Any, worker: int, request: int) -> None:
         transitions.advance(transitions.REQUEST_TABLE, sim.request_state, request, RequestEvent.FAIL)
         real(sim, worker, request)
 
-    requests.preempt = preempt
+    lifecycle.preempt = preempt
 
 
 def _stop_without_the_play() -> None:
     """Let a node fail and its play not hear of it."""
-    driver._fail_play = lambda sim, node, outcome: None
+    play_driver._fail_play = lambda sim, node, outcome: None
 
 
 FAULTS: dict[str, Callable[[], None]] = {

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playproof_kernel import UnfitLoad, loop, simulate, simulate_controlled
-from playproof_kernel.simulate import with_room
+from playproof_kernel import UnfitLoad, simulate, simulate_controlled
+from playproof_kernel.runs import loop
+from playproof_kernel.runs.finite import with_room
 from playproof_spec.certificate import ProvenGraph, prove
-from playproof_spec.clock import PREPARED_PLAYS, PassCost, RoleWork, clock_finding
+from playproof_spec.clock import PREPARED_PLAYS, PassBound, RoleWork, clock_finding
 from playproof_spec.deployment import (
     DecodeSpec,
     DeploymentSpec,
@@ -113,7 +114,7 @@ def test_the_cast_to_nanoseconds_is_checked(ms: float) -> None:
 
 def test_each_lane_of_a_snapshot_prepares_plays_of_its_own() -> None:
     # One pass for the prompt's 16 tokens, one for the request, one for its token.
-    work = RoleWork(prompts=True, outputs=True, budget=16, cost=PassCost(HORIZON_MS / (3 * PREPARED_PLAYS * 4)))
+    work = RoleWork(prompts=True, outputs=True, budget=16, bound=PassBound(HORIZON_MS / (3 * PREPARED_PLAYS * 4)))
     graph = prove(sketch([{"request_id": "r"}])).graph
     for lanes, is_cut, fits in ((3, True, True), (4, True, False), (5, True, False), (5, False, True)):
         told = clock_finding(graph, [work], speedup=1.0, lanes=lanes, is_cut=is_cut)

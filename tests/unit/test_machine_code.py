@@ -401,16 +401,16 @@ def test_a_line_is_said_once_and_only_of_what_takes_long(capsys: pytest.CaptureF
 @pytest.mark.parametrize("name", store.SETTINGS)
 def test_the_key_holds_each_setting_of_the_compiler(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv(name, raising=False)
-    before = store.key_of.__wrapped__("playproof_kernel.loop")
+    before = store.key_of.__wrapped__("playproof_kernel.runs.loop")
     monkeypatch.setenv(name, "7")
-    assert store.key_of.__wrapped__("playproof_kernel.loop") != before
+    assert store.key_of.__wrapped__("playproof_kernel.runs.loop") != before
 
 
 def test_the_key_holds_every_byte_of_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = store.key_of.__wrapped__("playproof_kernel.loop")
-    sources = list(store._sources("playproof_kernel.loop"))
+    before = store.key_of.__wrapped__("playproof_kernel.runs.loop")
+    sources = list(store._sources("playproof_kernel.runs.loop"))
     for place in (0, len(sources) // 2, len(sources) - 1):
         name, source = sources[place]
         changed = [*sources[:place], (name, source[:-1] + bytes([source[-1] ^ 1])), *sources[place + 1 :]]
         monkeypatch.setattr(store, "_sources", lambda module, changed=changed: changed)
-        assert store.key_of.__wrapped__("playproof_kernel.loop") != before
+        assert store.key_of.__wrapped__("playproof_kernel.runs.loop") != before

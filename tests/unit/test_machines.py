@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playproof_kernel import transitions
-from playproof_kernel.guards import PREDICATES
+from playproof_kernel.checks.guards import PREDICATES
+from playproof_kernel.ground import transitions
 from playproof_spec.catalogue import CATALOGUE, SECTIONS
 from playproof_spec.diagrams import findings_page, mermaid, spec_readme, table_text
 from playproof_spec.digest import tables_digest

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from playproof_kernel.live_engine import Counters
+from playproof_kernel.runs.live_engine import Counters
 from playproof_spec.units import NS_PER_S
 
 from playproof.online.clock import Clock

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import playproof_kernel
-from playproof_kernel.arrays import Sim
+from playproof_kernel.ground.arrays import Sim
 
 KERNEL = Path(playproof_kernel.__file__).parent
 # How state arrays are called: fields of `Sim`; and "states", a field of `Pool` and the parameter of `advance`.
@@ -66,7 +66,7 @@ def test_every_machine_that_runs_has_an_array() -> None:
 def test_advance_alone_writes_states() -> None:
     written = {
         (source.name, function)
-        for source in KERNEL.glob("*.py")
+        for source in KERNEL.rglob("*.py")
         for function, _ in written_states(ast.parse(source.read_text()))
     }
     # `renew` begins another life of a machine that has ended; it refuses any other.

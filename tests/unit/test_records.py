@@ -6,13 +6,25 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
-import playproof_kernel.arrays
+import playproof_kernel.ground.arrays
 import pytest
 from mypy import api
 from numpy.typing import NDArray
-from playproof_kernel.arrays import NONE, NUMBERS, REQUESTS, WORKERS, Config, Live, Sim, Worker
-from playproof_kernel.jit import compiled_entry
-from playproof_kernel.records import Dimension, Record, Rows, allocate, enlarged, f8, fields_of, i4, i8, i8s, records
+from playproof_kernel.ground.arrays import NONE, NUMBERS, REQUESTS, WORKERS, Config, Live, Sim, Worker
+from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.records import (
+    Dimension,
+    Record,
+    Rows,
+    allocate,
+    enlarged,
+    f8,
+    fields_of,
+    i4,
+    i8,
+    i8s,
+    records,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,7 +92,7 @@ def test_every_field_of_the_bundle_says_what_it_holds_and_how_many() -> None:
     assert tuple(fields) == Sim._fields
     assert (fields["live"].element, fields["live"].dimensions) == (Live, (REQUESTS,))
     assert (fields["block_state"].element, fields["block_state"].dimensions) == (np.int8, (WORKERS, NUMBERS))
-    known = {value for value in vars(playproof_kernel.arrays).values() if isinstance(value, Dimension)}
+    known = {value for value in vars(playproof_kernel.ground.arrays).values() if isinstance(value, Dimension)}
     assert {dimension for field in fields.values() for dimension in field.dimensions} == known
 
 
@@ -122,7 +134,7 @@ def test_a_bundle_is_allocated_and_grows_by_its_dimensions() -> None:
 )
 def test_a_misspelt_field_fails_the_type_check(tmp_path: Path, body: str, error: str) -> None:
     module = tmp_path / "module.py"
-    module.write_text(f"from playproof_kernel.arrays import Sim\n\n\ndef look(sim: Sim) -> int:\n    {body}\n")
+    module.write_text(f"from playproof_kernel.ground.arrays import Sim\n\n\ndef look(sim: Sim) -> int:\n    {body}\n")
     options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
     said, failed, code = api.run([*options, str(module)])
     assert not failed
@@ -131,5 +143,5 @@ def test_a_misspelt_field_fails_the_type_check(tmp_path: Path, body: str, error:
 
 
 def test_no_function_of_the_kernel_takes_just_anything_for_the_bundle() -> None:
-    for source in sorted(Path(playproof_kernel.arrays.__file__).parent.rglob("*.py")):
+    for source in sorted(Path(playproof_kernel.ground.arrays.__file__).parents[1].rglob("*.py")):
         assert "sim: Any" not in source.read_text("utf-8"), source.name

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from playproof_kernel import ControlledLedger, controlled, loop, simulate, simulate_controlled
-from playproof_kernel.blocks import GENERATED
-from playproof_kernel.controlled import start_controlled
-from playproof_kernel.simulate import SLICE
+from playproof_kernel import ControlledLedger, simulate, simulate_controlled
+from playproof_kernel.memory.block_pool import GENERATED
+from playproof_kernel.runs import controlled_run, loop
+from playproof_kernel.runs.controlled_run import start_controlled
+from playproof_kernel.runs.finite import SLICE
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.digest import graph_digest
 from playproof_spec.machines import RequestState
@@ -362,18 +363,18 @@ def test_state_does_not_grow_with_the_length_of_a_profile(
 ) -> None:
     """Forty times the plays in the same arrays; without capture only four latencies a request are kept of them."""
     finished: list[Any] = []
-    make = controlled.ledger_of_controlled
+    make = controlled_run.ledger_of_controlled
 
     def kept(sim: Any, *rest: Any) -> ControlledLedger:
         finished.append(sim)
         return make(sim, *rest)
 
-    monkeypatch.setattr(controlled, "ledger_of_controlled", kept)
+    monkeypatch.setattr(controlled_run, "ledger_of_controlled", kept)
     ledgers = []
     for seconds in (0.5, 20.0):
         load = msgspec.structs.replace(PROFILED, profile=pp.Profile(duration_seconds=seconds))
         spec = DEPLOYMENTS[topology].to_spec()
-        ledgers.append(controlled.simulate_controlled(proven, spec, load.to_spec()))
+        ledgers.append(controlled_run.simulate_controlled(proven, spec, load.to_spec()))
     short, long = ({name: array.nbytes for name, array in sim._asdict().items()} for sim in finished)
     assert short == long
     plays = [len(ledger.plays) for ledger in ledgers]

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from ledgers import columns
-from playproof_kernel import sglang, sglang_rules, simulate
-from playproof_kernel.arrays import Config
-from playproof_kernel.records import records
-from playproof_kernel.sglang_rules import RULE_SETS, RuleSet
+from playproof_kernel import simulate
+from playproof_kernel.engines import sglang, sglang_rules
+from playproof_kernel.engines.sglang_rules import RULE_SETS, RuleSet
+from playproof_kernel.ground.arrays import Config
+from playproof_kernel.ground.records import records
 from playproof_spec.certificate import prove
 from playproof_spec.deployment import Rules
 from playproof_spec.sketch import sketch

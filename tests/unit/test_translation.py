@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from playproof_kernel import ReplayFault, instances, simulate, translation
-from playproof_kernel.compiled import CompiledGraph, compile_graph
-from playproof_kernel.controlled import simulate_controlled, start_controlled
-from playproof_kernel.faults import TranslationFault
-from playproof_kernel.live_driver import LiveDriver
-from playproof_kernel.translation import Settings, check_translation, computed_identities, sample
+from playproof_kernel import ReplayFault, simulate
+from playproof_kernel.checks import translation
+from playproof_kernel.checks.translation import Settings, check_translation, computed_identities, sample
+from playproof_kernel.corpus.compiled import CompiledGraph, compile_graph
+from playproof_kernel.driver import instances
+from playproof_kernel.ground.faults import TranslationFault
+from playproof_kernel.runs.controlled_run import simulate_controlled, start_controlled
+from playproof_kernel.runs.live_driver import LiveDriver
 from playproof_native.modes import Mode, running
 from playproof_spec.certificate import prove
 from playproof_spec.deployment import DeploymentSpec, LoadSpec, ProfileSpec, WorkerSpec

@@ -31,7 +31,7 @@ KERNEL: tuple[Fault, ...] = (
     # Compiling a graph, and checking what came out
     Fault(
         "kernel-01",
-        f"{ROOM}/compiled.py",
+        f"{ROOM}/corpus/compiled.py",
         "return ms_to_ns(np.maximum(floors - origin, 0.0) / speedup)",
         "return ms_to_ns(np.maximum(floors - origin, 0.0))",
         "floors are not divided by the speedup",
@@ -39,7 +39,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-02",
-        f"{ROOM}/compiled.py",
+        f"{ROOM}/corpus/compiled.py",
         "edges.trigger = graph.edge_trigger[order]",
         "edges.trigger = graph.edge_trigger",
         "triggers belong to other edges than their targets",
@@ -47,7 +47,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-03",
-        f"{ROOM}/compiled.py",
+        f"{ROOM}/corpus/compiled.py",
         "np.minimum.at(first_root, graph.node_play[is_root], floors[is_root])",
         "np.minimum.at(first_root, graph.node_play, floors)",
         "floors count from the earliest of all requests, which may be a placeholder",
@@ -55,7 +55,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-04",
-        f"{ROOM}/compiled.py",
+        f"{ROOM}/corpus/compiled.py",
         "static.space = graph.node_play.astype(np.int64) * span if play_scope else 0",
         "static.space = graph.node_play.astype(np.int64) * (span - 1) if play_scope else 0",
         "the last key of a play is the first of the next one",
@@ -63,7 +63,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-05",
-        f"{ROOM}/compiled.py",
+        f"{ROOM}/corpus/compiled.py",
         "mixed = (parent & 0x3FFFFFFF) * 0x9E3779B1 + ((label ^ (label >> 31)) & 0x3FFFFFFF) * 0x85EBCA6B",
         "mixed = (label & 0x3FFFFFFF) * 0x9E3779B1",
         "only the hash id decides where a branch of the trie is looked for first",
@@ -72,7 +72,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-06",
-        f"{ROOM}/compiled.py",
+        f"{ROOM}/corpus/compiled.py",
         "while trie.slot_segment[at] != NONE and (trie.slot_parent[at] != parent or trie.slot_label[at] != label):",
         "while trie.slot_segment[at] != NONE and trie.slot_label[at] != label:",
         "equal hash ids behind different prefixes are one block",
@@ -80,7 +80,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-07",
-        f"{ROOM}/compiled.py",
+        f"{ROOM}/corpus/compiled.py",
         "ends_in_tail = (tokens // block_size) * block_size > whole * trace_size",
         "ends_in_tail = (tokens // block_size) * block_size >= whole * trace_size",
         "the partial last block of a prompt is interned where nothing ends in it",
@@ -89,7 +89,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-08",
-        f"{ROOM}/compiled.py",
+        f"{ROOM}/corpus/compiled.py",
         "key = (chain * trace_size + first_end - begin) // common - 1",
         "key = (chain * trace_size + first_end) // common - 1",
         "keys of blocks whose sizes differ from the trace's depend on where the prompt has its runs",
@@ -97,7 +97,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-09",
-        f"{ROOM}/translation.py",
+        f"{ROOM}/checks/translation.py",
         "if self._different_keys(held) != chains:",
         "if self._different_keys(held) > chains:",
         "two blocks with one key pass the check of the translation",
@@ -105,7 +105,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-10",
-        f"{ROOM}/translation.py",
+        f"{ROOM}/checks/translation.py",
         "if wanted not in zip(*made, strict=True):",
         "if wanted[0] not in made[0]:",
         "of an edge only its target is compared to the nanosecond",
@@ -113,7 +113,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-11",
-        f"{ROOM}/translation.py",
+        f"{ROOM}/checks/translation.py",
         "found = sim.static.space[rows + role * len(sim.node_state)]",
         "found = wanted",
         "namespaces of a run are not looked at",
@@ -122,7 +122,7 @@ KERNEL: tuple[Fault, ...] = (
     # The driver
     Fault(
         "kernel-12",
-        f"{ROOM}/driver.py",
+        f"{ROOM}/driver/play_driver.py",
         "        live.ready = max(live.ready, now + edge.delay)\n",
         "        live.ready = now + edge.delay\n",
         "a join waits for the last of its edges, and not for the longest",
@@ -130,7 +130,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-13",
-        f"{ROOM}/driver.py",
+        f"{ROOM}/driver/play_driver.py",
         "        if edge.trigger != trigger:\n            continue\n",
         "",
         "all edges of a request fire at its dispatch",
@@ -138,7 +138,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-14",
-        f"{ROOM}/driver.py",
+        f"{ROOM}/driver/play_driver.py",
         "            if state in (_BLOCKED, _READY):\n",
         "            if state == _BLOCKED:\n",
         "requests of a failed play that only wait for their time are not skipped",
@@ -146,7 +146,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-15",
-        f"{ROOM}/driver.py",
+        f"{ROOM}/driver/play_driver.py",
         "    if play.in_flight > 0:\n        return\n",
         "",
         "a lane goes on while requests of its failed play are in flight",
@@ -154,7 +154,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-16",
-        f"{ROOM}/driver.py",
+        f"{ROOM}/driver/play_driver.py",
         "            if child + 1 < end and static[values[child + 1]].serial > static[values[child]].serial:\n",
         "            if child + 1 < end and static[values[child + 1]].serial < static[values[child]].serial:\n",
         "what ended at one instant is not heard in the order of the corpus",
@@ -162,7 +162,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-17",
-        f"{ROOM}/timers.py",
+        f"{ROOM}/ground/timers.py",
         "return a.time < b.time or (a.time == b.time and a.serial < b.serial)",
         "return a.time < b.time",
         "what is due at one instant goes in the order of the heap",
@@ -170,7 +170,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-18",
-        f"{ROOM}/timers.py",
+        f"{ROOM}/ground/timers.py",
         "    while run.heap > 0 and sim.heap[0].time <= run.now:\n",
         "    while run.heap > 0 and sim.heap[0].time < run.now:\n",
         "a request due now is not dispatched now",
@@ -179,14 +179,14 @@ KERNEL: tuple[Fault, ...] = (
     # vLLM
     Fault(
         "kernel-19",
-        f"{ROOM}/vllm.py",
-        "        while needed - live.table_len > blocks.available(sim, worker):\n"
+        f"{ROOM}/engines/vllm.py",
+        "        while needed - live.table_len > block_pool.available(sim, worker):\n"
         "            preempted = True\n"
         "            if _preempt_last(sim, worker) == request:\n"
         "                fits = False\n"
         "                break\n"
         "        if fits:\n",
-        "        while needed - live.table_len >= blocks.available(sim, worker):\n"
+        "        while needed - live.table_len >= block_pool.available(sim, worker):\n"
         "            preempted = True\n"
         "            if _preempt_last(sim, worker) == request:\n"
         "                fits = False\n"
@@ -197,7 +197,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-20",
-        f"{ROOM}/vllm.py",
+        f"{ROOM}/engines/vllm.py",
         "    if not preempted:\n        if with_host:\n",
         "    if True:\n        if with_host:\n",
         "a pass that preempted admits others",
@@ -205,7 +205,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-21",
-        f"{ROOM}/vllm.py",
+        f"{ROOM}/engines/vllm.py",
         "return int((tokens - 1 if sim.static[request].limit > 0 else tokens) // config.block_size)",
         "return int(tokens // config.block_size)",
         "the last token of a prompt is not computed when all of it is cached",
@@ -213,7 +213,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-22",
-        f"{ROOM}/vllm.py",
+        f"{ROOM}/engines/vllm.py",
         "return int(config_of(sim, worker).watermark) if sim.workers[worker].running > 0 else 0",
         "return int(config_of(sim, worker).watermark)",
         "the watermark holds for a request that would run alone",
@@ -221,21 +221,21 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-23",
-        f"{ROOM}/vllm.py",
+        f"{ROOM}/engines/vllm.py",
         "            # Even the whole pool would not do: retrying for ever would stall the worker.\n"
-        "            tables.release_all(sim, worker, request)\n"
-        "            requests.remove_running(sim, worker, request)\n"
-        "            requests.note_outcome(sim, worker, request, _FAIL)",
+        "            block_tables.release_all(sim, worker, request)\n"
+        "            lifecycle.remove_running(sim, worker, request)\n"
+        "            lifecycle.note_outcome(sim, worker, request, _FAIL)",
         "            # Even the whole pool would not do: retrying for ever would stall the worker.\n"
-        "            tables.release_all(sim, worker, request)\n"
-        "            requests.remove_running(sim, worker, request)\n"
-        "            requests.note_outcome(sim, worker, request, _REJECT)",
+        "            block_tables.release_all(sim, worker, request)\n"
+        "            lifecycle.remove_running(sim, worker, request)\n"
+        "            lifecycle.note_outcome(sim, worker, request, _REJECT)",
         "a request that outgrew the pool counts as rejected",
         (REPLAYS, "-k", "outgrows or reject"),
     ),
     Fault(
         "kernel-24",
-        f"{ROOM}/vllm.py",
+        f"{ROOM}/engines/vllm.py",
         "        if live.computed == static.input + live.generated + number - 1:\n",
         "        if live.computed >= static.input:\n",
         "a request that computes its prompt again gets a token too early",
@@ -243,7 +243,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-25",
-        f"{ROOM}/vllm.py",
+        f"{ROOM}/engines/vllm.py",
         "        number = min(number, sim.static[request].limit - sim.live[request].generated)\n",
         "",
         "a macro-step goes past the end of a request",
@@ -251,7 +251,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-26",
-        f"{ROOM}/vllm.py",
+        f"{ROOM}/engines/vllm.py",
         "    if not _growth_fits(sim, worker, number - 1, room):\n",
         "    if False:\n",
         "a macro-step takes blocks that the pool does not have",
@@ -259,7 +259,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-27",
-        f"{ROOM}/vllm.py",
+        f"{ROOM}/engines/vllm.py",
         "    if present <= 1:\n        record.most = config.max_batched_tokens\n",
         "",
         "a long prompt that is alone is computed in the small steps of one beside others",
@@ -267,7 +267,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-28",
-        f"{ROOM}/vllm.py",
+        f"{ROOM}/engines/vllm.py",
         "return bool(live.owed > 0 and live.generated + live.owed >= sim.static[request].limit)",
         "return bool(live.owed > 0 and live.generated + live.owed > sim.static[request].limit)",
         "with asynchronous scheduling a request that ends is scheduled once more",
@@ -275,7 +275,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-29",
-        f"{ROOM}/vllm.py",
+        f"{ROOM}/engines/vllm.py",
         "    while at != NONE and sim.tickets[at].order <= order:\n",
         "    while at != NONE:\n",
         "a prompt handed over waits behind all others, not at the place of its arrival",
@@ -284,7 +284,7 @@ KERNEL: tuple[Fault, ...] = (
     # Passes, timing, speculation
     Fault(
         "kernel-30",
-        f"{ROOM}/passes.py",
+        f"{ROOM}/engines/passes.py",
         "        record_gap(sim, record.first_duration, (number - 1) * counted)\n",
         "        record_gap(sim, record.first_duration, number * counted)\n",
         "a macro-step counts a gap too many",
@@ -292,7 +292,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-31",
-        f"{ROOM}/passes.py",
+        f"{ROOM}/engines/passes.py",
         "number = min((now - record.pass_start) // record.first_duration, record.macro)",
         "number = (now - record.pass_start) // record.first_duration",
         "more passes of a macro-step count as ended than it has",
@@ -301,7 +301,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-32",
-        f"{ROOM}/passes.py",
+        f"{ROOM}/engines/passes.py",
         "live.second_token = first + duration_of(sim, worker, 2)",
         "live.second_token = first + record.first_duration",
         "the second token comes as if the batch had not grown",
@@ -309,7 +309,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-33",
-        f"{ROOM}/timing.py",
+        f"{ROOM}/engines/timing.py",
         "share = min(1.0, float(total_tokens) / capacity)",
         "share = float(total_tokens) / capacity",
         "the polynomial is asked for pools fuller than full",
@@ -317,7 +317,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-34",
-        f"{ROOM}/timing.py",
+        f"{ROOM}/engines/timing.py",
         "return round(ms * 1e6)\n\n\n@compiled\ndef decode_ns",
         "return int(ms * 1e6)\n\n\n@compiled\ndef decode_ns",
         "nanoseconds of a prefill are cut off, not rounded",
@@ -325,7 +325,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-35",
-        f"{ROOM}/speculation.py",
+        f"{ROOM}/engines/speculation.py",
         ">= config.rates[tokens - 1]:",
         ">= config.rates[0]:",
         "every draft is accepted at the first one's rate",
@@ -333,7 +333,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-36",
-        f"{ROOM}/speculation.py",
+        f"{ROOM}/engines/speculation.py",
         "return float((b << 21) | (a >> 11)) / 9007199254740992.0",
         "return float((b << 21) | (a >> 12)) / 9007199254740992.0",
         "draws lose their last bit",
@@ -342,7 +342,7 @@ KERNEL: tuple[Fault, ...] = (
     # The pool of blocks
     Fault(
         "kernel-37",
-        f"{ROOM}/blocks.py",
+        f"{ROOM}/memory/block_pool.py",
         "    for i in range(number - 1, -1, -1):\n        copy = natural(entries[i])\n        refs =",
         "    for i in range(number):\n        copy = natural(entries[i])\n        refs =",
         "the head of a prompt is let go before its end, and evicted first",
@@ -350,7 +350,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-38",
-        f"{ROOM}/blocks.py",
+        f"{ROOM}/memory/block_pool.py",
         "    if number > record.free:\n        evict(pool, number)\n",
         "    if number >= record.free:\n        evict(pool, number + 1)\n",
         "a cached block is evicted though enough are free",
@@ -358,7 +358,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-39",
-        f"{ROOM}/blocks.py",
+        f"{ROOM}/memory/block_pool.py",
         "        while links[latest] != NONE:\n            latest = natural(links[latest])\n",
         "        pass\n",
         "of several copies of a block all but two are lost",
@@ -366,7 +366,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-40",
-        f"{ROOM}/blocks.py",
+        f"{ROOM}/memory/block_pool.py",
         "    if record.newest - record.oldest + number > mask:\n        _squeeze(pool)\n",
         "",
         "the order of idle blocks overwrites its own beginning",
@@ -374,7 +374,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-41",
-        f"{ROOM}/tables.py",
+        f"{ROOM}/memory/block_tables.py",
         "key = static.space + keys.first + (block - number) * config.key_stride",
         "key = keys.first + (block - number) * config.key_stride",
         "cached blocks are found across namespaces",
@@ -383,7 +383,7 @@ KERNEL: tuple[Fault, ...] = (
     # SGLang
     Fault(
         "kernel-42",
-        f"{ROOM}/radix.py",
+        f"{ROOM}/memory/radix_tree.py",
         "        if nodes[above].tick <= nodes[leaf].tick:\n",
         "        if nodes[above].tick >= nodes[leaf].tick:\n",
         "the newest leaf of the radix tree is evicted first",
@@ -391,7 +391,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-43",
-        f"{ROOM}/radix.py",
+        f"{ROOM}/memory/radix_tree.py",
         "        if entry.locks == 0:\n            record.idle += entry.end - entry.begin\n",
         "        if True:\n            record.idle += entry.end - entry.begin\n",
         "pages that another request has locked count as evictable",
@@ -399,7 +399,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-44",
-        f"{ROOM}/radix.py",
+        f"{ROOM}/memory/radix_tree.py",
         "        record.free += common - depth\n",
         "",
         "pages that the tree already has are lost when a request ends",
@@ -407,7 +407,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-45",
-        f"{ROOM}/sglang.py",
+        f"{ROOM}/engines/sglang.py",
         "record.ratio = min(1.0, expected / (float(limits) + 1.0))",
         "record.ratio = min(1.0, expected / float(limits))",
         "after a retraction the share of output that is expected is too high",
@@ -415,7 +415,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-46",
-        f"{ROOM}/sglang.py",
+        f"{ROOM}/engines/sglang.py",
         "ratio = max(ratio - config.ratio_step, config.ratio_least)",
         "ratio = ratio - config.ratio_step",
         "the new-token ratio falls below its bound",
@@ -423,7 +423,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-47",
-        f"{ROOM}/sglang_own.py",
+        f"{ROOM}/engines/sglang_own.py",
         "fits = float(need) < _tokens(sim, worker, locked) - record.offset",
         "fits = float(need) <= _tokens(sim, worker, locked) - record.offset",
         "a request is admitted that takes the last token of the pool",
@@ -431,7 +431,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-48",
-        f"{ROOM}/sglang_own.py",
+        f"{ROOM}/engines/sglang_own.py",
         "tokens = record.chunk_left // size * size",
         "tokens = record.chunk_left",
         "a chunk is not cut to whole pages",
@@ -439,7 +439,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-49",
-        f"{ROOM}/sglang_own.py",
+        f"{ROOM}/engines/sglang_own.py",
         "return bool(tokens > other or (tokens == other and sim.static[a].input < sim.static[b].input))",
         "return bool(tokens < other or (tokens == other and sim.static[a].input < sim.static[b].input))",
         "the request with the most output is retracted first",
@@ -448,7 +448,7 @@ KERNEL: tuple[Fault, ...] = (
     # Prefill/decode, routing
     Fault(
         "kernel-50",
-        f"{ROOM}/handoff.py",
+        f"{ROOM}/handoff/handoffs.py",
         "tokens = sim.static[request].input if config.full_prompt != 0 else sim.handoffs[node].missing",
         "tokens = sim.static[request].input",
         "what the decode worker has already is moved once more",
@@ -456,7 +456,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-51",
-        f"{ROOM}/handoff.py",
+        f"{ROOM}/handoff/handoffs.py",
         "        if sim.handoff_state[node] == _TRANSFERRING:\n            _queue(",
         "        if True:\n            _queue(",
         "a transfer of a canceled request activates it",
@@ -464,7 +464,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-52",
-        f"{ROOM}/handoff.py",
+        f"{ROOM}/handoff/handoffs.py",
         "if prompt >= config.context or prompt > config.blocks * config.block_size:",
         "if prompt >= config.context or prompt >= config.blocks * config.block_size:",
         "a prompt that fills the pool of a decode worker to the last token is refused there",
@@ -472,15 +472,15 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-53",
-        f"{ROOM}/router.py",
-        "if best == NONE or cost < best_cost or (cost == best_cost and load < best_load):",
+        f"{ROOM}/routing/kv_router.py",
+        "if best == NONE or cost < best_cost or (cost == best_cost and assigned < best_load):",
         "if best == NONE or cost <= best_cost:",
         "of workers that cost the same the last one is chosen",
         ROUTER,
     ),
     Fault(
         "kernel-54",
-        f"{ROOM}/router.py",
+        f"{ROOM}/ground/worker_load.py",
         "        record.assigned -= sim.live[request].generated\n",
         "        pass\n",
         "tokens of requests that are through count as load for ever",
@@ -489,7 +489,7 @@ KERNEL: tuple[Fault, ...] = (
     # Host memory
     Fault(
         "kernel-55",
-        f"{ROOM}/host.py",
+        f"{ROOM}/host/host_pool.py",
         "        for low in range(PAGE - 1, -1, -1):\n            if left > 0",
         "        for low in range(PAGE):\n            if left > 0",
         "the head of a page of a prompt is evicted before its end",
@@ -497,7 +497,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-56",
-        f"{ROOM}/host.py",
+        f"{ROOM}/host/host_pool.py",
         "pinned = pinned or found & ~(record.pending | record.idle) != 0",
         "pinned = pinned or found & ~record.idle != 0",
         "a block that is on its way counts as being read",
@@ -505,7 +505,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-57",
-        f"{ROOM}/offload.py",
+        f"{ROOM}/host/offload.py",
         "min(max(record.link_free[direction], ready) + duration, HORIZON_NS)",
         "min(ready + duration, HORIZON_NS)",
         "copies of one link go side by side at its full rate each",
@@ -513,7 +513,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-58",
-        f"{ROOM}/offload.py",
+        f"{ROOM}/host/offload.py",
         "        may_start = max(may_start, _readers_end(sim, worker, request, hits))\n",
         "        pass\n",
         "a load writes into blocks that a store still reads",
@@ -521,7 +521,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-59",
-        f"{ROOM}/links.py",
+        f"{ROOM}/host/host_links.py",
         "if total == 0.0 or rate * sharing <= left * moving:",
         "if total == 0.0 or rate * sharing < left * moving:",
         "a link that the pool fills exactly gets the level of the others",
@@ -530,7 +530,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-60",
-        f"{ROOM}/links.py",
+        f"{ROOM}/host/host_links.py",
         "                left -= rate\n                sharing -= moving\n",
         "                sharing -= moving\n",
         "what a slow link takes of the pool is given to the others as well",
@@ -539,7 +539,7 @@ KERNEL: tuple[Fault, ...] = (
     # Run controls
     Fault(
         "kernel-61",
-        f"{ROOM}/instances.py",
+        f"{ROOM}/driver/instances.py",
         "return int((ordinal * config.lanes + lane) * config.key_span)",
         "return int(lane * config.key_span)",
         "plays of one lane share a namespace",
@@ -547,7 +547,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-62",
-        f"{ROOM}/instances.py",
+        f"{ROOM}/driver/instances.py",
         "            advance(NODE_TABLE, sim.node_state, slot, _CUT)\n            play.completed += 1\n",
         "            advance(NODE_TABLE, sim.node_state, slot, _CUT)\n",
         "a play that was cut never completes",
@@ -555,7 +555,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-63",
-        f"{ROOM}/phases.py",
+        f"{ROOM}/runs/phases.py",
         "capped = sim.plays[seat].idle_since + config.tree_cap",
         "capped = run.idle_since + config.tree_cap",
         "the cap on a play's idleness counts from the last end of any play",
@@ -563,7 +563,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-64",
-        f"{ROOM}/phases.py",
+        f"{ROOM}/runs/phases.py",
         "        if phase[0] == _BARRIER and _server_settled(sim):\n",
         "        if phase[0] == _BARRIER:\n",
         "measurement begins while engines still hold prompts of the preparation",
@@ -571,7 +571,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-65",
-        f"{ROOM}/snapshot.py",
+        f"{ROOM}/runs/cuts.py",
         "historical = {node: float(graph.not_before_ms[node]) < time_ms for node in nodes}",
         "historical = {node: float(graph.not_before_ms[node]) <= time_ms for node in nodes}",
         "a request that starts at the cut is history",
@@ -579,7 +579,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-66",
-        f"{ROOM}/snapshot.py",
+        f"{ROOM}/runs/cuts.py",
         "return (ordinal * lanes + lane) % plays",
         "return ordinal % plays",
         "all lanes run the same play",
@@ -587,7 +587,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-67",
-        f"{ROOM}/controlled.py",
+        f"{ROOM}/runs/controlled_run.py",
         "return np.where(np.diff(graph.edge_offsets) == 0, floors, 0)",
         "return floors",
         "in a play that starts whole, requests that wait for others have floors",
@@ -596,7 +596,7 @@ KERNEL: tuple[Fault, ...] = (
     # Live prompts, the loop, the tables
     Fault(
         "kernel-68",
-        f"{ROOM}/chains.py",
+        f"{ROOM}/corpus/live_keys.py",
         "root = self._roots.get(namespace)",
         'root = self._roots.get("") if self._roots else None',
         "online prompts of different namespaces share blocks",
@@ -604,7 +604,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-69",
-        f"{ROOM}/loop.py",
+        f"{ROOM}/runs/loop.py",
         "        if time == sim.config[0].end:\n            _cut_macro_steps(sim)\n",
         "",
         "a run that is stopped does not count the passes that ended by then",
@@ -612,15 +612,15 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-70",
-        f"{ROOM}/loop.py",
-        "        elif handoff.reserve_next(sim, worker):\n",
+        f"{ROOM}/runs/loop.py",
+        "        elif handoffs.reserve_next(sim, worker):\n",
         "        elif False:\n",
         "a pending destination on a worker that cannot start a pass waits for ever",
         ("tests/properties/test_disaggregated.py", "-k", "equals_the_naive"),
     ),
     Fault(
         "kernel-71",
-        f"{ROOM}/horizon.py",
+        f"{ROOM}/runs/clock_bound.py",
         "budget = min(budget, worker.long_prefill_tokens)",
         "budget = max(budget, worker.long_prefill_tokens)",
         "the bound of a run's end overlooks that long prompts go in small steps",
@@ -628,7 +628,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-72",
-        f"{ROOM}/requests.py",
+        f"{ROOM}/ground/lifecycle.py",
         "    record.capacity_epoch += 1\n    if config_of(sim, worker).role == _PREFILL:\n",
         "    if config_of(sim, worker).role == _PREFILL:\n",
         "a destination that waits is not tried again when a request has ended",
@@ -636,7 +636,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-73",
-        f"{ROOM}/transitions.py",
+        f"{ROOM}/ground/transitions.py",
         "    if successor < 0:\n",
         "    if successor < -1:\n",
         "an illegal transition is carried out",
@@ -644,7 +644,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-74",
-        f"{ROOM}/queues.py",
+        f"{ROOM}/ground/queues.py",
         "    if queue.tail == request:\n        queue.tail = before\n",
         "",
         "what is put behind a request that left the end of a queue is lost",
@@ -652,7 +652,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-75",
-        f"{ROOM}/live_engine.py",
+        f"{ROOM}/runs/live_engine.py",
         "            if owned[slot] > 0 or self._engaged(slot):\n",
         "            if self._engaged(slot):\n",
         "an online SGLang worker reuses a slot whose prompt is still in its tree",
