@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from playproof.api import InvalidTrace, Validation, check, fuzz, load, replay, replay_online, run, validate
     from playproof.checking import Verdict, check_lines
-    from playproof.comparing import Comparison, compare
-    from playproof.comparing.compare import Cause
+    from playproof.comparing import Cause, Comparison, compare
     from playproof.config import Configuration, read_configuration
     from playproof.controlled import ControlledReport
     from playproof.deployment import (
@@ -65,11 +64,7 @@ _HOMES = {
         "Verdict",
         "check_lines",
     ),
-    "playproof.comparing": (
-        "Comparison",
-        "compare",
-    ),
-    "playproof.comparing.compare": ("Cause",),
+    "playproof.comparing": ("Cause", "Comparison", "compare"),
     "playproof.config": (
         "Configuration",
         "read_configuration",

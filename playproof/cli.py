@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -27,10 +28,12 @@ from playproof_spec.graph import Graph
 from playproof_spec.machines import MACHINES
 from playproof_spec.obligation import PROVEN
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperGroup
 
 from playproof import api
 from playproof.checking.verdict import CHECK_SCHEMA
 from playproof.commands.compare import EXIT_MISSED, compare
+from playproof.commands.starting import demo, init, schema
 from playproof.config import (
     DEFAULT_CONFIGURATION,
     READERS,
@@ -83,11 +86,25 @@ UNREADABLE = frozenset({"path-missing", "file-unreadable"})
 # Shorter work needs no progress.
 PROGRESS_AFTER_S = 1.0
 
+
+class _Commands(TyperGroup):
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command whose help says `[default: …]` as it is written: Rich takes brackets for markup."""
+        command: Any = super().get_command(ctx, cmd_name)
+        for parameter in command.params if command is not None else ():
+            if text := getattr(parameter, "help", None):
+                parameter.help = _BRACKET.sub(r"\\[", text)
+        return command
+
+
+# A bracket that is not escaped yet.
+_BRACKET = re.compile(r"(?<!\\)\[")
+
 app = typer.Typer(
     name="playproof",
+    cls=_Commands,
     help="Validate, prove and replay agentic LLM workloads on a simulated serving deployment.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -172,9 +189,6 @@ BlocksOption = Annotated[
 ]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A YAML configuration.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="a.b.c=value: put over the configuration.")]
-
-
-app.command()(compare)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -795,6 +809,10 @@ def warm(
             machine_code.warm_online(configuration.deployment, told)
     what = f"compiled {counted(len(compiled), 'function')}" if compiled else "nothing to compile: all of it is kept"
     out.print(f"{what}; it lies in {machine_code.folder()}", markup=False)
+
+
+for _command in (compare, init, schema, demo):
+    app.command()(_command)
 
 
 @contextlib.contextmanager

@@ -290,7 +290,9 @@ class _Execution(_Section, frozen=True, kw_only=True):
     resources: _Resources | None = None
 
 
-class _Config(_Section, frozen=True, kw_only=True):
+class ConfigurationFile(_Section, frozen=True, kw_only=True):
+    """A whole file."""
+
     traffic: _Traffic = _Traffic()
     engine: _Engine
     evaluation: _Evaluation | None = None
@@ -312,7 +314,7 @@ DEFAULT_CONCURRENCY = 10
 _KV_ROUTER = ("overlap_score_weight", "host_cache_hit_weight")
 
 # Keys that other tools or later versions know: refused by name, with what they would bring.
-_LATER: Mapping[str, str] = {
+LATER: Mapping[str, str] = {
     **{f"{worker}.kv_cache.g3_offload": "G3 offload is not supported" for worker in _WORKERS},
     # What other releases of the router know.
     "engine.router.prefill_load_scale": "prefill_load_scale is not supported: here it is overlap_score_weight",
@@ -324,7 +326,7 @@ _LATER: Mapping[str, str] = {
 _SCOPES = {"worker_local": "worker_local is a scope of G3; a worker's own host memory is dp_rank_local"}
 
 # Words a text field takes: those that work, and those refused by name with the reason.
-_WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
+WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "traffic.source.type": (("trace",), {}),
     "traffic.source.format": (READERS, {}),
     "traffic.load.type": (("trace_timestamps", "concurrency"), {}),
@@ -417,13 +419,13 @@ def parse_configuration(
     tree = reader.parse(data)
     for override in overrides:
         reader.override(tree, override)
-    config = reader.section(_Config, tree, "") if not reader.findings.errors else None
+    config = reader.section(ConfigurationFile, tree, "") if not reader.findings.errors else None
     if config is None or reader.findings.errors:
         raise InvalidDeployment(reader.findings)
     return _resolve(config, folder, reader)
 
 
-def _resolve(config: _Config, folder: Path, reader: _Reader) -> Configuration:
+def _resolve(config: ConfigurationFile, folder: Path, reader: _Reader) -> Configuration:
     source = config.traffic.source
     return Configuration(
         paths=tuple(folder / path for path in source.paths),
@@ -755,12 +757,12 @@ class _Reader:
                 hint = f"YAML reads {raw} as text: write the point and the exponent's sign, as in 1.0e+3"
             self.findings.add(msgspec.structs.replace(problem, hint=hint or problem.hint))
             return _BAD
-        if isinstance(value, str) and field in _WORDS:
+        if isinstance(value, str) and field in WORDS:
             return self._word(value, field)
         return value
 
     def _word(self, value: str, field: str) -> Any:
-        words, later = _WORDS[field]
+        words, later = WORDS[field]
         if value in words:
             return value
         if value in later:
@@ -773,13 +775,13 @@ class _Reader:
         return _BAD
 
     def _refuse_others(self, tree: Mapping[Any, object], path: str, known: list[str]) -> None:
-        later = {field.rpartition(".")[2] for field in _LATER if field.rpartition(".")[0] == path}
+        later = {field.rpartition(".")[2] for field in LATER if field.rpartition(".")[0] == path}
         for key in tree:
             field = f"{path}.{key}".lstrip(".")
             if key in known or (key in later and (tree[key] is None or tree[key] is False)):
                 continue
             if key in later:
-                self.add("config-unsupported", _LATER[field], field, found=tree[key])
+                self.add("config-unsupported", LATER[field], field, found=tree[key])
                 continue
             near = difflib.get_close_matches(str(key), [*known, *sorted(later)], n=1)
             hint = f"did you mean {near[0]}?" if near else ""
@@ -952,6 +954,16 @@ def _pool_fields(worker: _Worker) -> dict[str, object]:
         "parallelism.pipeline": worker.parallelism.pipeline,
         **{f"kv_cache.host_offload.{name}": getattr(host, name) for name in POOL_SETTINGS},
     }
+
+
+def sections(kind: type[_Section] = ConfigurationFile, path: str = "") -> dict[str, type[_Section]]:
+    """Return the section that stands at each dotted name of a file, the whole file at the empty one."""
+    found = {path: kind}
+    for info in msgspec.structs.fields(kind):
+        for arm in get_args(info.type) or (info.type,):
+            if isinstance(arm, type) and issubclass(arm, _Section):
+                found |= sections(arm, f"{path}.{info.name}".lstrip("."))
+    return found
 
 
 def _arms(kind: Any) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Regenerate what is made from the law and from real runs: `python -m playproof.docs`, or `--check` to only compare.
 
-Three pages are generated whole; in `README.md` the output below each command of a console block is what the command
-prints.
+Three pages and the JSON Schema are generated whole; in `README.md` the output below each command of a console block
+is what the command prints.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 from playproof_lowering.formats import readers
 from playproof_spec.diagrams import findings_page, spec_readme
 
 import playproof
 from playproof.cli import main as run_command
+from playproof.schema import configuration_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSOLE = re.compile(r"```console\n\$ playproof (?P<arguments>.*)\n(?P<output>(?:.*\n)*?)```")
@@ -36,8 +38,14 @@ def pages(root: Path) -> dict[str, str]:
         "spec/README.md": spec_readme(),
         "docs/findings.md": findings_page(),
         "docs/api.md": api_page(),
+        "playproof/configuration.schema.json": schema_page(),
         "README.md": CONSOLE.sub(lambda block: _rerun(block, root), readme),
     }
+
+
+def schema_page() -> str:
+    """Return the JSON Schema of a configuration, as the wheel ships it."""
+    return msgspec.json.format(msgspec.json.encode(configuration_schema()), indent=2).decode() + "\n"
 
 
 def api_page() -> str:

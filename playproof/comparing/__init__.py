@@ -3,8 +3,8 @@
 Reads the files that a run wrote, `report.json` and `requests.jsonl`, or reports in memory; it replays nothing.
 """
 
-from playproof.comparing.compare import Comparison, compare
+from playproof.comparing.comparison import Cause, Comparison, compare
 from playproof.comparing.reading import Run, read_run
 from playproof.comparing.regressions import Bound, Miss
 
-__all__ = ["Bound", "Comparison", "Miss", "Run", "compare", "read_run"]
+__all__ = ["Bound", "Cause", "Comparison", "Miss", "Run", "compare", "read_run"]

@@ -15,7 +15,7 @@ from playproof.comparing.movers import Moved
 from playproof.comparing.regressions import Miss
 
 if TYPE_CHECKING:
-    from playproof.comparing.compare import Cause, Comparison
+    from playproof.comparing.comparison import Cause, Comparison
 
 __all__ = ["markdown", "miss_line", "print_comparison"]
 

@@ -20,6 +20,7 @@ from playproof.comparing.movers import REASONS, reason
 from playproof.comparing.regressions import misses
 from playproof.comparing.settings import KINDS, differences, kind_of
 from playproof.comparing.show import markdown, miss_line
+from playproof.deployment import AnyDeployment
 from playproof.report import Report
 from playproof.stages import MILESTONES, STAGES, spent
 
@@ -175,7 +176,7 @@ def trace() -> Any:
 
 
 def pair(**transfer: Any) -> pp.Disaggregated:
-    role = {"blocks": 320, "timing": TIMING}
+    role: dict[str, Any] = {"blocks": 320, "timing": TIMING}
     return pp.Disaggregated(
         prefill=pp.PrefillRole(**role), decode=pp.DecodeRole(workers=2, **role), transfer=pp.Transfer(**transfer)
     )
@@ -185,7 +186,7 @@ def aggregated(**changed: Any) -> pp.Deployment:
     return pp.Deployment(**{"workers": 2, "blocks": 160, "max_sequences": 2, "timing": TIMING, **changed})
 
 
-PLANTED = {
+PLANTED: dict[str, tuple[AnyDeployment, AnyDeployment, str, set[str]]] = {
     "memory": (
         aggregated(max_batched_tokens=1024),
         aggregated(max_batched_tokens=1024, blocks=80),
