@@ -407,6 +407,9 @@ def replay(
     out_folder: Annotated[Path | None, typer.Option("--out", help="Folder for report.json.")] = None,
     per_request: Annotated[bool, typer.Option("--per-request", help="Also write a file of all requests.")] = False,
     format: Annotated[Lines, typer.Option(help="Of the file of all requests.")] = Lines.jsonl,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write a trace for Perfetto or Chrome to this file; .gz compresses it.")
+    ] = None,
     fail_under: Annotated[
         str | None,
         typer.Option(metavar="SHARE", help="Exit with 3 if less than this share, such as 95%, holds evaluation.sla."),
@@ -448,7 +451,7 @@ def replay(
     if out_folder is not None:
         _prepare(out_folder, (f"requests.{format.value}",) if per_request else ())
     with _replay_progress() as progress:
-        captured = per_request or check_run
+        captured = per_request or check_run or timeline is not None
         report = _replayed(proven, configuration, options, captured, progress, _setting(compile), engine)
     verdict = _checked(report) if check_run else None
     if report.findings.warnings and not as_json:
@@ -459,6 +462,8 @@ def replay(
     written = []
     if out_folder is not None:
         written = report.write(out_folder, per_request=per_request, format=format.value)
+    if timeline is not None and report.valid:
+        written.append(report.write_timeline(timeline))
     if as_json:
         print_text(escaped_json(report.to_json().decode()))
     else:

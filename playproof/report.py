@@ -194,6 +194,21 @@ class Report:
         """The requests, column by column."""
         return RequestColumns(self.proven.graph, self.ledger, disaggregated=isinstance(self.deployment, Disaggregated))
 
+    @property
+    def columns(self) -> RequestColumns:
+        """The requests that ended, column by column.
+
+        Raises
+        ------
+        ValueError
+            When a replay under run controls ran with ``per_request=False``, so that requests were not captured.
+        """
+        return self._columns
+
+    def origins(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the node of the proven graph that each row of :attr:`columns` is, and its play's instance."""
+        return self._columns.node.astype(np.int64), self._columns.play.astype(np.int64)
+
     @cached_property
     def _measured(self) -> Measured:
         columns = self._columns
@@ -322,6 +337,20 @@ class Report:
 
     def _parquet(self) -> bytes:
         return tables.parquet_bytes(self.to_arrow())
+
+    def write_timeline(self, path: str | Path) -> Path:
+        """Write the run as trace events that Perfetto and Chrome open (docs/timeline.md), and return the path.
+
+        Raises
+        ------
+        OSError
+            When the file cannot be written.
+        ValueError
+            When a replay under run controls ran with ``per_request=False``.
+        """
+        from playproof.timeline import write_timeline
+
+        return write_timeline(self, path)
 
     def to_arrow(self) -> pyarrow.Table:
         """Return the requests as an Arrow table: the fields of requests.jsonl that hold one value, null for none.

@@ -59,6 +59,12 @@ def intervals(columns: Mapping[str, Any]) -> list[tuple[str, Float64, Float64]]:
         if name == "source_held_ms":
             handed_over = ~np.isnan(reached)
         until = np.fmax(now, reached)
+        if name == "terminal_time_ms":
+            # What was never admitted waited until it was refused.
+            never = np.isnan(np.array(columns["first_admit_ms"], dtype=np.float64))
+            refused = np.where(never, until, now)
+            steps.append((WAITED, now, refused))
+            now = refused
         steps.append((stage, now, until))
         now = until
     return steps

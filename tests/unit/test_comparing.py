@@ -68,8 +68,8 @@ def test_what_is_reserved_early_is_waited_for_by_nobody() -> None:
     assert times == {"waited": 2, "prefill": 40, "transferred": 8, "decode": 10}
 
 
-def test_a_rejected_request_only_ended() -> None:
-    assert one(dispatched_at_ms=4, terminal_time_ms=9) == {"waited": 0, "prefill": 0, "transferred": 0, "decode": 5}
+def test_a_refused_request_waited_for_it() -> None:
+    assert one(dispatched_at_ms=4, terminal_time_ms=9) == {"waited": 5, "prefill": 0, "transferred": 0, "decode": 0}
 
 
 @given(st.lists(st.one_of(st.just(np.nan), st.integers(0, 1000)), min_size=len(MILESTONES), max_size=len(MILESTONES)))
