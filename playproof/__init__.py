@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Speculation,
         Transfer,
     )
+    from playproof.explaining import Explanation, NoSuchRequest
     from playproof.fuzzing import Tried
     from playproof.goodput import Sla
     from playproof.online import MissingExtra
@@ -86,6 +87,7 @@ _HOMES = {
         "Speculation",
         "Transfer",
     ),
+    "playproof.explaining": ("Explanation", "NoSuchRequest"),
     "playproof.fuzzing": ("Tried",),
     "playproof.goodput": ("Sla",),
     "playproof.online": ("MissingExtra",),
@@ -121,6 +123,7 @@ __all__ = [
     "DecodeRole",
     "Deployment",
     "Disaggregated",
+    "Explanation",
     "Finding",
     "Findings",
     "FixedTiming",
@@ -132,6 +135,7 @@ __all__ = [
     "Load",
     "MissingExtra",
     "MissingTables",
+    "NoSuchRequest",
     "Obligation",
     "OnlineControlledReport",
     "OnlineOptions",

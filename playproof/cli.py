@@ -1,4 +1,4 @@
-"""The command line: validate, lower, inspect, replay, compare, check, fuzz, serve, warm, machines.
+"""The command line: validate, lower, inspect, replay, explain, compare, check, fuzz, serve, warm, machines.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 proven (or done), 1 findings of severity
 error, 2 usage or an unreadable file, 3 below a threshold that was asked for, 70 a fault of ours, 130 interrupted with
@@ -510,6 +510,38 @@ def _hold(report: Report, threshold: float) -> None:
         found = "nothing that shows it" if share is None else f"{share:.2%}"
         err.print(f"goodput is under {threshold:.2%}: {found} holds the bounds", markup=False)
         raise typer.Exit(EXIT_MISSED)
+
+
+@app.command()
+def explain(
+    request: Annotated[str, typer.Argument(help="A request's id, or `slowest`.")],
+    paths: Annotated[list[Path] | None, typer.Argument(help="Traces, instead of the configuration's.")] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    workers: WorkersOption = None,
+    lanes: LanesOption = None,
+    blocks: BlocksOption = None,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
+    output: Annotated[CheckOutput, typer.Option(help="What to print.")] = CheckOutput.text,
+    compile: CompileOption = None,
+) -> None:
+    """Replay, and say what a request waited for: which edge, queue or transfer decided it."""
+    from playproof.explaining import NoSuchRequest
+
+    configuration = _configuration(config, settings or [], Short(workers, lanes, blocks))
+    proven = _proven(configuration, paths, skip_bad, exclude, follow_links, compile)
+    with _replay_progress() as progress:
+        report = _replayed(proven, configuration, None, True, progress, _setting(compile), Engine.kernel)
+    try:
+        explanation = report.explain(request)
+    except NoSuchRequest as error:
+        raise typer.BadParameter(str(error), param_hint="REQUEST") from None
+    if output is CheckOutput.json:
+        print_json(explanation.to_dict())
+    else:
+        out.print(str(explanation), markup=False)
 
 
 def _proven(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from playproof_spec.ledger import Ledger
 
     from playproof.checking import Verdict
+    from playproof.explaining import Explanation
 
 MS_PER_S = 1000.0
 # Lines of requests.jsonl that are encoded together.
@@ -351,6 +352,25 @@ class Report:
         from playproof.timeline import write_timeline
 
         return write_timeline(self, path)
+
+    def explain(self, request_id: str) -> Explanation:
+        """Say what a request waited for, and which edge, queue or transfer decided it.
+
+        Parameters
+        ----------
+        request_id : str
+            Its id in the trace; ``slowest`` for the completed request that took longest.
+
+        Raises
+        ------
+        NoSuchRequest
+            When none that ended has this id.
+        ValueError
+            When a replay under run controls ran with ``per_request=False``.
+        """
+        from playproof.explaining import explain
+
+        return explain(self, request_id)
 
     def to_arrow(self) -> pyarrow.Table:
         """Return the requests as an Arrow table: the fields of requests.jsonl that hold one value, null for none.

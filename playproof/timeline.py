@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,14 @@ from playproof_spec.graph import Relation, Trigger
 
 from playproof.files import write_whole
 from playproof.requests import TERMINAL_STATUS
-from playproof.stages import MILESTONES, TRANSFERRED, WAITED, intervals
+from playproof.stages import MILESTONES, STAGES, TRANSFERRED, WAITED, intervals
 
 if TYPE_CHECKING:
     from playproof_spec.ledger import Ledger
 
     from playproof.report import Report
 
-__all__ = ["timeline_chunks", "write_timeline"]
+__all__ = ["RequestTimes", "request_times", "timeline_chunks", "write_timeline"]
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -37,6 +37,7 @@ Int64 = npt.NDArray[np.int64]
 FIRST_WORKER, FIRST_PLAY = 1, 10_000
 # The format counts microseconds; what it is made from, nanoseconds.
 NS_PER_US = 1000.0
+US_PER_MS = 1000.0
 # An arrow begins within the slice that it comes from: a nanosecond before its end.
 ONE_NS_IN_US = 0.001
 EVENTS_PER_CHUNK = 50_000
@@ -92,6 +93,40 @@ def timeline_chunks(report: Report) -> Iterator[bytes]:
     yield b"\n]}\n"
 
 
+class RequestTimes(NamedTuple):
+    """When requests did what.
+
+    Attributes
+    ----------
+    us : dict of str to Float64
+        Microseconds from the run's origin by the milestones of :mod:`playproof.stages`, NaN for never.
+    steps : list of (str, Float64, Float64)
+        What they were in, from when, until when, in microseconds.
+    """
+
+    us: dict[str, Float64]
+    steps: list[tuple[str, Float64, Float64]]
+
+    @property
+    def spent_ms(self) -> dict[str, Float64]:
+        """How long each request was in each stage, milliseconds."""
+        times = {stage: np.zeros(len(self.us["dispatched_at_ms"])) for stage in STAGES}
+        for stage, begin, end in self.steps:
+            times[stage] += (end - begin) / US_PER_MS
+        return times
+
+
+def request_times(report: Report) -> RequestTimes:
+    """Return when the requests of a report did what, by the rows of its columns."""
+    ledger, node = report.columns.ledger, report.columns.node
+    admits = _decode_admits(ledger)
+    times = {"dispatched_at_ms": _us(ledger.dispatched_ns[node])} | {
+        name: _us((admits if name == DECODE_ADMIT else getattr(ledger, field))[node])
+        for name, field in _COLUMNS.items()
+    }
+    return RequestTimes(times, intervals(times))
+
+
 class _Timeline:
     """The columns that events are made of; times are microseconds from the run's origin, NaN for never."""
 
@@ -100,13 +135,7 @@ class _Timeline:
         graph, ledger, node = columns.graph, columns.ledger, columns.node
         self.report, self.graph, self.columns = report, graph, columns
         self.disaggregated = len(report.deployment.roles) > 1
-        self.times = {"dispatched_at_ms": _us(ledger.dispatched_ns[node])}
-        admits = _decode_admits(ledger)
-        self.times |= {
-            name: _us((admits if name == DECODE_ADMIT else getattr(ledger, field))[node])
-            for name, field in _COLUMNS.items()
-        }
-        self.steps = intervals(self.times)
+        self.times, self.steps = request_times(report)
         self.begin, self.end = self.times["dispatched_at_ms"], self.times["terminal_time_ms"]
         self.ids = [json.dumps(graph.request_ids[row]) for row in node.tolist()]
         self.play_process = columns.play.astype(np.int64) + FIRST_PLAY
