@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from playproof.online.options import OnlineOptions
     from playproof.online.report import OnlineControlledReport, OnlineReport
     from playproof.report import Report, Trajectories
-    from playproof.tables import MissingTables
+    from playproof.tables import MissingHtml, MissingTables
 
 __version__ = version("playproof")
 
@@ -100,7 +100,7 @@ _HOMES = {
         "Report",
         "Trajectories",
     ),
-    "playproof.tables": ("MissingTables",),
+    "playproof.tables": ("MissingHtml", "MissingTables"),
     "playproof_spec": (
         "Certificate",
         "Finding",
@@ -134,6 +134,7 @@ __all__ = [
     "KvRouter",
     "Load",
     "MissingExtra",
+    "MissingHtml",
     "MissingTables",
     "NoSuchRequest",
     "Obligation",

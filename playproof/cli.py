@@ -65,7 +65,7 @@ from playproof.render import (
 from playproof.report import Report
 from playproof.sarif import to_sarif
 from playproof.short import Short, share_of
-from playproof.tables import MissingTables
+from playproof.tables import MissingHtml, MissingTables
 from playproof.terminal import err, out, print_json, print_text, say
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(args=arguments, prog_name="playproof")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
-    except (MissingExtra, MissingTables) as missing:
+    except (MissingExtra, MissingTables, MissingHtml) as missing:
         return say(str(missing), EXIT_USAGE)
     except InvalidInput as refused:
         print_findings(err, refused.findings)
@@ -410,6 +410,7 @@ def replay(
     timeline: Annotated[
         Path | None, typer.Option(help="Write a trace for Perfetto or Chrome to this file; .gz compresses it.")
     ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one page with charts to this file.")] = None,
     fail_under: Annotated[
         str | None,
         typer.Option(metavar="SHARE", help="Exit with 3 if less than this share, such as 95%, holds evaluation.sla."),
@@ -451,7 +452,7 @@ def replay(
     if out_folder is not None:
         _prepare(out_folder, (f"requests.{format.value}",) if per_request else ())
     with _replay_progress() as progress:
-        captured = per_request or check_run or timeline is not None
+        captured = per_request or check_run or timeline is not None or html is not None
         report = _replayed(proven, configuration, options, captured, progress, _setting(compile), engine)
     verdict = _checked(report) if check_run else None
     if report.findings.warnings and not as_json:
@@ -464,6 +465,8 @@ def replay(
         written = report.write(out_folder, per_request=per_request, format=format.value)
     if timeline is not None and report.valid:
         written.append(report.write_timeline(timeline))
+    if html is not None and report.valid:
+        written.append(report.write_html(html))
     if as_json:
         print_text(escaped_json(report.to_json().decode()))
     else:

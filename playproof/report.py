@@ -353,6 +353,22 @@ class Report:
 
         return write_timeline(self, path)
 
+    def write_html(self, path: str | Path) -> Path:
+        """Write the run as one HTML page that needs no network, and return the path.
+
+        Raises
+        ------
+        MissingHtml
+            Without Plotly, which ``playproof[html]`` brings along.
+        OSError
+            When the file cannot be written.
+        ValueError
+            When a replay under run controls ran with ``per_request=False``.
+        """
+        from playproof.page import write_html
+
+        return write_html(self, path)
+
     def explain(self, request_id: str) -> Explanation:
         """Say what a request waited for, and which edge, queue or transfer decided it.
 

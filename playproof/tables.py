@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-__all__ = ["FORMATS", "MissingTables", "columns", "csv_chunks", "parquet_bytes", "to_arrow", "to_pandas", "to_polars"]
+__all__ = [
+    "FORMATS",
+    "MissingHtml",
+    "MissingTables",
+    "columns",
+    "csv_chunks",
+    "parquet_bytes",
+    "to_arrow",
+    "to_pandas",
+    "to_polars",
+]
 
 # Formats of per-request results; each is the ending of its file, too.
 FORMATS = ("jsonl", "csv", "parquet")
@@ -36,6 +46,10 @@ _NESTED = frozenset({"admission_history"})
 
 class MissingTables(ImportError):
     """A table needs a library of ``playproof[tables]`` that is not installed."""
+
+
+class MissingHtml(ImportError):
+    """A page needs Plotly, of ``playproof[html]``, which is not installed."""
 
 
 def _library(name: str) -> Any:

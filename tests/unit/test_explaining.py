@@ -23,7 +23,7 @@ def report(request: pytest.FixtureRequest) -> Report:
     proven = pp.load(EXAMPLES / "weka")
     if request.param == "pair":
         transfer = pp.Transfer(bytes_per_token=98304, bandwidth_gb_per_second=2)
-        roles = {"prefill": pp.PrefillRole(**ROLE), "decode": pp.DecodeRole(**ROLE)}
+        roles: dict[str, Any] = {"prefill": pp.PrefillRole(**ROLE), "decode": pp.DecodeRole(**ROLE)}
         return pp.replay(proven, pp.Disaggregated(transfer=transfer, **roles), pp.Load(lanes=5))
     deployment = pp.Deployment(workers=2, blocks=160, max_sequences=2, timing=TIMING)
     if request.param == "profile":

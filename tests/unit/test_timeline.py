@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import playproof as pp
+from playproof.deployment import AnyDeployment
 from playproof.report import Report
 from playproof.stages import STAGES
 from playproof.timeline import FIRST_PLAY, _rows
@@ -26,7 +27,7 @@ PAIR = pp.Disaggregated(
     decode=pp.DecodeRole(workers=2, **ROLE),
     transfer=pp.Transfer(bytes_per_token=98304, bandwidth_gb_per_second=5),
 )
-RUNS = {
+RUNS: dict[str, tuple[AnyDeployment, pp.Load]] = {
     "aggregated": (pp.Deployment(workers=2, blocks=160, max_sequences=2, timing=TIMING), pp.Load(lanes=5)),
     "pair": (PAIR, pp.Load(lanes=5)),
     "sglang": (pp.Deployment(backend="sglang", workers=2, blocks=160, timing=TIMING), pp.Load()),
@@ -55,7 +56,7 @@ def slices(events: list[Any], category: str, name: str | None = None) -> list[An
 
 
 def ms(events: list[Any]) -> float:
-    return sum(event["dur"] for event in events) / 1000
+    return float(sum(event["dur"] for event in events)) / 1000
 
 
 def test_the_slices_are_the_reports_times(run: tuple[Report, list[Any]]) -> None:
