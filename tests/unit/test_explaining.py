@@ -38,6 +38,8 @@ def test_every_request_is_explained(report: Report) -> None:
         assert explained.dispatched_ms == line["dispatched_at_ms"]
         assert sum(explained.spent_ms.values()) == pytest.approx(explained.took_ms)
         assert explained.took_ms == pytest.approx(line["terminal_time_ms"] - line["dispatched_at_ms"])
+        for condition in explained.conditions:
+            assert condition.decided == (abs(condition.due_ms - explained.dispatched_ms) < 1e-6)
         if report.load.profile is None:
             # Something decided its start, and nothing was met later.
             assert explained.conditions[0].decided
