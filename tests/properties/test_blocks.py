@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from index_pages import live_pages
 from playproof_kernel.ground.arrays import NONE, Copy, IndexPage, Stretch, Worker
 from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.pages import PAGE
 from playproof_kernel.ground.records import records
 from playproof_kernel.memory import block_pool
 from playproof_kernel.memory.block_pool import GENERATED, Pool
-from playproof_kernel.memory.pages import PAGE
 from playproof_reference.blocks import BlockPool as NaivePool
 from playproof_spec.machines import BlockState
 

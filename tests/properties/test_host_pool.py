@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from index_pages import chained_blocks, live_pages
 from playproof_kernel.ground.arrays import NONE, Copy, Copying, Host, HostDetail, HostPage, HostStretch, Indexed
 from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.pages import PAGE
 from playproof_kernel.ground.records import records
 from playproof_kernel.host import host_pool
 from playproof_kernel.host.host_pool import HostPool, Sources
-from playproof_kernel.memory.pages import PAGE
 from playproof_spec.machines import BlockState, HostBlockState
 
 # Few keys, so that steps meet the same blocks, at the edges of few pages; a step may be longer than a page.

@@ -21,8 +21,8 @@ from index_pages import chained_blocks
 from loading import loading_case
 from playproof_kernel.ground.arrays import ASIDE, NONE, PENDING, WAITING
 from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.pages import PAGE
 from playproof_kernel.host import offload
-from playproof_kernel.memory.pages import PAGE
 from playproof_reference.disaggregated import Disaggregated as NaiveDisagg
 from playproof_reference.host import Copying, SharedLinks
 from playproof_reference.host import HostPool as NaiveHost

@@ -17,7 +17,8 @@ from playproof_kernel.checks.translation import settings_of
 from playproof_kernel.corpus.compiled import compile_graph
 from playproof_kernel.driver import play_driver
 from playproof_kernel.ground.arrays import NONE, RETURNING, Sim
-from playproof_kernel.runs.finite import ledger_of, new_sim, run_for
+from playproof_kernel.runs.ledgers import ledger_of
+from playproof_kernel.runs.setup import new_sim
 from playproof_spec.deployment import Backend, DecodeSpec, DeploymentSpec, LoadSpec, Rules, WorkerSpec
 from playproof_spec.graph import Graph
 from playproof_spec.ledger import Ledger
@@ -31,6 +32,7 @@ from playproof_spec.machines import (
     RequestState,
 )
 from playproof_spec.sketch import sketch
+from slices import run_for
 from strategies import RELATIONS, timings, transfers
 
 # Far more instants than any run here has: one that gets there goes round in circles.
@@ -226,7 +228,7 @@ def check_nothing_is_left(sim: Sim) -> None:
     assert (sim.queues["tail"] == NONE).all()
     assert (sim.actions["head"] == NONE).all()
     assert (sim.workers.pass_end == NONE).all()
-    for name in ("running", "canceled", "holding", "macro", "too_long"):
+    for name in ("running", "canceled", "holding", "macro", "noticed"):
         assert (sim.workers[name] == 0).all(), name
     for name in ("action", "hold"):
         assert (sim.tickets[name] == 0).all(), name

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from loading import loading_controls
 from playproof_kernel.ground.arrays import NONE, Sim
-from playproof_kernel.memory.pages import PAGE
+from playproof_kernel.ground.pages import PAGE
 from playproof_kernel.runs import loop
-from playproof_kernel.runs.controlled_run import start_controlled, with_more_seats
+from playproof_kernel.runs.controlled_setup import start_controlled
 from playproof_kernel.runs.cuts import InvalidSnapshot
-from playproof_kernel.runs.finite import with_room
+from playproof_kernel.runs.room import with_room
 from playproof_reference.controls import ControlledAggregated
 from playproof_reference.controls import ControlledDisaggregated as ControlledDisagg
 from playproof_reference.controls import Controls as NaiveControls
@@ -125,7 +125,7 @@ class RecycledPlays(RuleBasedStateMachine):
                 return True
             if stop == loop.Stop.SLICE:
                 return False
-            self.sim = with_more_seats(self.sim) if stop == loop.Stop.SEATS else with_room(self.sim, stop)
+            self.sim = with_room(self.sim, stop)
 
     def take_logs(self) -> None:
         assert self.sim is not None

@@ -16,9 +16,9 @@ import numpy as np
 from playproof_spec.graph import Trigger
 from playproof_spec.machines import HostBlockState, LaneState, NodeState, PhaseState, PlayState, RequestState
 
-from playproof_kernel.ground import lifecycle
+from playproof_kernel.ground import lifecycle, pages
 from playproof_kernel.ground.arrays import NONE, Sim
-from playproof_kernel.memory import pages, prompt_keys
+from playproof_kernel.memory import prompt_keys
 
 __all__ = ["PREDICATES", "At"]
 
@@ -215,11 +215,6 @@ def _grace_over(at: At) -> bool:
     return _profile_over(at) and not _run_at_rest(at) and run.now >= run.profile_start + config.duration + config.grace
 
 
-def _drain_over(at: At) -> bool:
-    run, config = at.sim.run[0], at.sim.config[0]
-    return _profile_over(at) and bool(run.now >= run.profile_start + config.duration + config.grace)
-
-
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
@@ -396,7 +391,6 @@ PREDICATES: Final[Mapping[str, Callable[[At], bool]]] = {
     "plays_settled": _plays_settled,
     "grace_over": _grace_over,
     "run_at_rest": _run_at_rest,
-    "drain_over": _drain_over,
     "host_room": _host_room,
     "unpinned": _unpinned,
 }

@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 
 from playproof_spec.machines import BlockEvent, BlockState, HostBlockEvent
 
+from playproof_kernel.ground import pages
 from playproof_kernel.ground.arrays import NONE, Sim
 from playproof_kernel.ground.jit import ONE, compiled, constant, natural
+from playproof_kernel.ground.pages import PAGE, PAGE_BITS
 from playproof_kernel.ground.transitions import BLOCK_TABLE, HOST_BLOCK_TABLE, advance
-from playproof_kernel.memory import cache_events, pages
+from playproof_kernel.memory import cache_events
 from playproof_kernel.memory.block_pool import slot_of
-from playproof_kernel.memory.pages import PAGE, PAGE_BITS
 
 _PREPARE_STORE, _STORE_DONE = constant(HostBlockEvent.PREPARE_STORE), constant(HostBlockEvent.STORE_DONE)
 _PIN, _UNPIN, _EVICT = (

@@ -38,11 +38,11 @@ from playproof_kernel.ground.arrays import (
 )
 from playproof_kernel.ground.jit import ZERO, compiled, constant, natural
 from playproof_kernel.ground.lifecycle import config_of, known
+from playproof_kernel.ground.pages import PAGE_BITS
 from playproof_kernel.ground.timers import sooner
 from playproof_kernel.ground.transitions import COPYING_TABLE, REQUEST_TABLE, advance, renew
 from playproof_kernel.host import host_links, host_pool
 from playproof_kernel.memory import block_pool, block_tables, cache_events, prompt_keys
-from playproof_kernel.memory.pages import PAGE_BITS
 
 _SUBMIT, _START = constant(TransferEvent.SUBMIT), constant(TransferEvent.START)
 _FINISH, _DROP = constant(TransferEvent.FINISH), constant(TransferEvent.DROP)

@@ -34,11 +34,11 @@ from typing import Any, NamedTuple
 
 from playproof_spec.machines import BlockEvent, BlockState
 
+from playproof_kernel.ground import pages
 from playproof_kernel.ground.arrays import NONE, Sim
 from playproof_kernel.ground.jit import compiled, constant, natural
+from playproof_kernel.ground.pages import PAGE_BITS
 from playproof_kernel.ground.transitions import BLOCK_TABLE, advance
-from playproof_kernel.memory import pages
-from playproof_kernel.memory.pages import PAGE_BITS
 
 ALLOCATE, RESERVE_LOAD = constant(BlockEvent.ALLOCATE), constant(BlockEvent.RESERVE_LOAD)
 FILL, LOADED = constant(BlockEvent.FILL), constant(BlockEvent.LOADED)
