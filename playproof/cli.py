@@ -30,7 +30,7 @@ from playproof_spec.obligation import PROVEN
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from typer.core import TyperGroup
 
-from playproof import api
+from playproof import api, tables
 from playproof.checking.verdict import CHECK_SCHEMA
 from playproof.commands.compare import EXIT_MISSED, compare
 from playproof.commands.starting import demo, init, schema
@@ -451,6 +451,7 @@ def replay(
     proven = _proven(configuration, paths, skip_bad, exclude, follow_links, compile)
     if out_folder is not None:
         _prepare(out_folder, (f"requests.{format.value}",) if per_request else ())
+    _prepare_views(format if per_request else None, timeline, html)
     with _replay_progress() as progress:
         captured = per_request or check_run or timeline is not None or html is not None
         report = _replayed(proven, configuration, options, captured, progress, _setting(compile), engine)
@@ -492,6 +493,19 @@ def _prepare(folder: Path, written: Sequence[str]) -> None:
     """Make the folder of a run; what cannot be made, or written there, is told before a long replay."""
     folder.mkdir(parents=True, exist_ok=True)
     left_by_another_run(folder, written)
+
+
+def _prepare_views(format: Lines | None, timeline: Path | None, html: Path | None) -> None:
+    """Tell before a long replay what is not installed, and what folder cannot be made."""
+    if format is not None:
+        tables.require(format.value)
+    if html is not None:
+        from playproof import page
+
+        page.require()
+    for path in (timeline, html):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _threshold(text: str | None, configuration: Configuration) -> float | None:

@@ -25,7 +25,7 @@ from playproof.words import report_html
 if TYPE_CHECKING:
     from playproof.report import Report
 
-__all__ = ["html_page", "write_html"]
+__all__ = ["html_page", "require", "write_html"]
 
 Float64 = npt.NDArray[np.float64]
 
@@ -42,6 +42,20 @@ table{border-collapse:collapse;margin:.5rem 0}caption{text-align:left;font-weigh
 td,th{padding:.15rem .6rem;border-bottom:1px solid #ddd;text-align:right;white-space:nowrap}
 td:first-child,th:first-child{text-align:left}.chart{width:100%;height:26rem}
 """
+
+
+def require() -> Any:
+    """Return Plotly; asked before a long replay, too.
+
+    Raises
+    ------
+    MissingHtml
+        When it is not installed.
+    """
+    try:
+        return import_module("plotly")
+    except ImportError:
+        raise MissingHtml("plotly is not installed: pip install 'playproof[html]' brings it along") from None
 
 
 def write_html(report: Report, path: str | Path) -> Path:
@@ -67,11 +81,8 @@ def write_html(report: Report, path: str | Path) -> Path:
 
 def html_page(report: Report) -> str:
     """Return a run as one HTML page; see :func:`write_html`."""
-    try:
-        plotly = import_module("plotly")
-        go, io = import_module("plotly.graph_objects"), import_module("plotly.io")
-    except ImportError:
-        raise MissingHtml("plotly is not installed: pip install 'playproof[html]' brings it along") from None
+    plotly = require()
+    go, io = import_module("plotly.graph_objects"), import_module("plotly.io")
     document = report.to_dict()
     title = escape(printable(f"playproof: {report.simulated or 'an online replay'}"))
     parts = [f"<h1>{title}</h1>", f'<div class="scroll">{report_html(document)}</div>']

@@ -24,6 +24,7 @@ __all__ = [
     "columns",
     "csv_chunks",
     "parquet_bytes",
+    "require",
     "to_arrow",
     "to_pandas",
     "to_polars",
@@ -50,6 +51,18 @@ class MissingTables(ImportError):
 
 class MissingHtml(ImportError):
     """A page needs Plotly, of ``playproof[html]``, which is not installed."""
+
+
+def require(format: str) -> None:
+    """Check, before a long replay, that what a format of requests needs is installed.
+
+    Raises
+    ------
+    MissingTables
+        When it is not.
+    """
+    if format == "parquet":
+        _library("pyarrow")
 
 
 def _library(name: str) -> Any:

@@ -112,3 +112,25 @@ def test_plotly_is_named_where_it_is_missing(report: Report, monkeypatch: pytest
     monkeypatch.setattr(page, "import_module", missing)
     with pytest.raises(tables.MissingHtml, match=r"playproof\[html\]"):
         page.html_page(report)
+
+
+def test_the_command_tells_before_it_replays(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from playproof.cli import main
+
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    config = ["replay", "--config", str(EXAMPLES / "deployment.yaml")]
+    for module, arguments, extra in (
+        (page, ["--html", str(tmp_path / "a.html")], "playproof[html]"),
+        (tables, ["--out", str(tmp_path), "--per-request", "--format", "parquet"], "playproof[tables]"),
+    ):
+        monkeypatch.setattr(module, "import_module", missing)
+        assert main([*config, *arguments]) == 2
+        told = capsys.readouterr()
+        assert (told.out, extra in told.err) == ("", True)
+    (tmp_path / "file").write_text("")
+    assert main([*config, "--timeline", str(tmp_path / "file" / "t.json")]) == 2
+    assert capsys.readouterr().out == ""
