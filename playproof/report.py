@@ -476,7 +476,7 @@ class Report:
         bounds = self.sla
         if bounds is None or not bounds.given() or self.client_limited:
             return NO_BOUNDS
-        return goodput(bounds, self._columns, self.trajectories, self._counts(), self.duration_ms / MS_PER_S)
+        return goodput(bounds, self.columns, self.trajectories, self._counts(), self.duration_ms / MS_PER_S)
 
     def _cache_and_work(self) -> dict[str, Any]:
         measured, ledger = self._measured, self.ledger
