@@ -244,6 +244,8 @@ def _title(kind: Kind, settings: tuple[tuple[str, Any, Any], ...]) -> str:
     if kind.less == kind.more:
         return kind.less
     olds, news = (sum(_number(pair[side]) for pair in settings) for side in (1, 2))
+    if news == olds:  # such as workers that moved from one role to the other
+        return f"other {kind.code}"
     return kind.less if news < olds else kind.more
 
 

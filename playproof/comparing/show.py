@@ -58,8 +58,13 @@ def markdown(comparison: Comparison) -> str:
             lines.append("|---" + "|---:" * (len(rows[0]) - 1) + "|")
             lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in rows[1:]]
             lines += [""] if told else []
-        lines += [f"- {_cell(line)}" for line in told]
+        lines += [f"{_indent(line)}- {_cell(line.strip())}" for line in told]
     return "\n".join(lines) + "\n"
+
+
+def _indent(line: str) -> str:
+    """Return what makes a list item one of the item above it, where a line is indented."""
+    return "  " if line.startswith(" ") else ""
 
 
 def _cell(text: str) -> str:
@@ -143,8 +148,15 @@ def _figure_row(figure: Figure) -> list[str]:
     row = [figure.name, _value(figure.values[0])]
     for run in range(1, len(figure.values)):
         change, relative = figure.absolute(run), figure.relative(run)
-        row += [_value(figure.values[run]), _signed(change), NOTHING if relative is None else f"{relative:+.1%}"]
+        row += [_value(figure.values[run]), _signed(change), _percent(relative)]
     return row
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return NOTHING
+    text = f"{abs(share):.1%}"
+    return text if text == "0.0%" else ("+" if share > 0 else "−") + text
 
 
 def _value(value: Any) -> str:

@@ -241,6 +241,16 @@ def test_of_two_changes_the_one_that_explains_more_stands_first(trace: Any) -> N
     assert [cause.code for cause in few.causes(1)] == ["workers", "memory"]
 
 
+def test_workers_that_change_their_role_are_neither_more_nor_fewer(trace: Any) -> None:
+    def split(prefill: int, decode: int) -> Report:
+        role: dict[str, Any] = {"blocks": 320, "timing": TIMING}
+        roles = pp.PrefillRole(workers=prefill, **role), pp.DecodeRole(workers=decode, **role)
+        return pp.replay(trace, pp.Disaggregated(prefill=roles[0], decode=roles[1]), pp.Load(lanes=5))
+
+    comparison = pp.compare(split(1, 2), split(2, 1))
+    assert [cause.title for cause in comparison.causes(1)] == ["other workers"]
+
+
 def test_equal_runs_have_nothing_to_explain(trace: Any) -> None:
     report = pp.replay(trace, aggregated(), pp.Load(lanes=3))
     comparison = pp.compare(report, report, report, names=["a", "b", "c"])
