@@ -216,7 +216,7 @@ def print_verdict(console: Console, findings: Findings, verdict: str = "not prov
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the table of a report: `report` is `Report.to_dict()`."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("latency", no_wrap=True)
     for name in SHOWN:
         table.add_column(name, justify="right", no_wrap=True)
@@ -312,7 +312,7 @@ def print_inspection(console: Console, figures: Mapping[str, Any]) -> None:
     rows.append(("repaired or left out", ", ".join(repaired) or "nothing"))
     for name, value in rows:
         console.print(Text(f"{name:<{NAME_WIDTH}}{value}"))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
     for name in SHOWN:
         table.add_column(name, justify="right", no_wrap=True)
