@@ -269,9 +269,11 @@ def _explained(code: str, pair: Common) -> tuple[float, tuple[str, ...]]:
         less = _counted(pair.readmissions < 0, "preempted less often")
         return float(everything[where].sum()), tuple(filter(None, (*found, again, less)))
     if code == "workers":
-        changed = stages[WAITED]
-        told = (_counted(changed > 0, "waited longer"), _counted(changed < 0, "waited less"))
-        return float(changed.sum()), tuple(filter(None, told))
+        # How many share a worker shows in the wait, and in passes that hold others' prompts.
+        waited, computed = stages[WAITED], np.where(lost | preempted, 0.0, stages[PREFILL] + stages[DECODE])
+        told: tuple[str, ...] = (_counted(waited > 0, "waited longer"), _counted(waited < 0, "waited less"))
+        told += (_counted(computed > 0, "computed longer"), _counted(computed < 0, "computed less long"))
+        return float((waited + computed).sum()), tuple(filter(None, told))
     if code == "link":
         changed = stages[TRANSFERRED]
         told = (_counted(changed > 0, "moved their KV longer"), _counted(changed < 0, "moved it in less time"))
