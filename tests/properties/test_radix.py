@@ -22,12 +22,12 @@ CAPACITY = 400
 # The tree's functions are compiled into their callers; these are callers for the test.
 @compiled_entry
 def find_prefix(tree: Tree, request: int, most: int) -> tuple[int, int]:
-    return radix_tree.find_prefix(tree, request, most)
+    return radix_tree.match_prefix(tree, request, most)
 
 
 @compiled_entry
 def lock_prefix(tree: Tree, pages: int, node: int) -> int:
-    return radix_tree.lock_prefix(tree, pages, node)
+    return radix_tree.lock_matched(tree, pages, node)
 
 
 @compiled_entry
@@ -56,7 +56,7 @@ def touch(tree: Tree, pages: int, node: int) -> int:
 
 @compiled_entry
 def unlock(tree: Tree, node: int) -> None:
-    radix_tree.unlock(tree, node)
+    radix_tree.dec_lock_ref(tree, node)
 
 
 @compiled_entry
@@ -85,7 +85,7 @@ def new_tree(prompts: list[list[int]]) -> Tree:
     keys, config, worker = records(len(runs), Keys), records(1, Config), records(1, Worker)
     for at, (first, count, begin) in enumerate(runs):
         keys[at].first, keys[at].count, keys[at].begin = first, count, begin
-    config.block_size = config.key_stride = config.router = 1
+    config.block_size = config.key_stride = config.hears = 1
     worker.free = PAGES
     worker.tree_used = worker.tree_live = 1
     worker.tree_spare = NONE

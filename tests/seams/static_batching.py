@@ -84,7 +84,7 @@ def start_pass(sim: Sim, worker: int) -> bool:
 def apply_passes(sim: Sim, worker: int, number: int) -> None:
     record = sim.workers[worker]
     end = passes.finish(sim, worker, number)
-    lifecycle.set_canceled_aside(sim, worker)
+    lifecycle.drop_canceled(sim, worker)
     kept = 0
     for i in range(record.running):
         request = int(sim.running[worker, i])

@@ -165,7 +165,7 @@ def check_pools(sim: Sim) -> None:
 def _check_copies(sim: Sim, worker: int) -> None:
     record = sim.workers[worker]
     total = int(sim.config[record.role].blocks)
-    refs = sim.copies[worker].refs
+    refs = sim.frames[worker].refs
     states = np.bincount(sim.block_state[worker], minlength=len(BlockState))
     assert record.free == total - len(refs) + states[BlockState.FREE]
     assert record.idle == states[BlockState.CACHED_IDLE] + states[BlockState.READING_IDLE]
@@ -187,8 +187,8 @@ def _kept(sim: Sim, worker: int) -> int:
     read = np.isin(sim.block_state[worker], (BlockState.READING, BlockState.READING_IDLE))
     kept, row = int(np.count_nonzero(read)), int(sim.queues[worker, RETURNING].head)
     while row != NONE:
-        kept += int(sim.copyings[row].blocks)
-        row = int(sim.copyings[row].next)
+        kept += int(sim.host_transfers[row].blocks)
+        row = int(sim.host_transfers[row].next)
     return kept
 
 
@@ -222,7 +222,7 @@ def check_nothing_is_left(sim: Sim) -> None:
     run = sim.run[0]
     assert {NodeState(int(state)) for state in sim.node_state} <= ENDED
     assert run.finished == len(sim.node_state)
-    for name in ("heap", "feedback", "in_flight", "holders", "transfers"):
+    for name in ("heap", "feedback", "in_flight", "holders", "kv_transfers"):
         assert run[name] == 0, name
     assert (sim.queues["head"] == NONE).all()
     assert (sim.queues["tail"] == NONE).all()
@@ -235,8 +235,8 @@ def check_nothing_is_left(sim: Sim) -> None:
     assert (sim.tickets.holder == NONE).all()
     assert (sim.live.table_len == 0).all()
     assert (sim.workers.free + sim.workers.idle == sim.config.blocks[sim.workers.role]).all()
-    assert (sim.copies["refs"] <= 0).all()
-    for name in ("copyings", "awake"):
+    assert (sim.frames["refs"] <= 0).all()
+    for name in ("host_transfers", "awake"):
         assert (sim.hosts[name] == 0).all(), name
     assert not np.isin(sim.host_state, (HostBlockState.PENDING_STORE, HostBlockState.PINNED)).any()
     for worker, record in enumerate(sim.workers):

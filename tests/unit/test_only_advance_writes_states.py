@@ -60,7 +60,7 @@ def _names(expression: ast.expr) -> set[str]:
 
 
 def test_every_machine_that_runs_has_an_array() -> None:
-    assert {"node_state", "request_state", "handoff_state", "phase_state", "copying_state"} < STATE_NAMES
+    assert {"node_state", "request_state", "handoff_state", "phase_state", "host_transfer_state"} < STATE_NAMES
     assert len(STATE_NAMES) == 10
 
 

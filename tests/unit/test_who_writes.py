@@ -8,14 +8,14 @@ from pathlib import Path
 from playproof_kernel.ground.arrays import Sim
 from writes import KERNEL, functions, written_by_room
 
-PAGE = Path(__file__).resolve().parents[2] / "kernel" / "README.md"
+GROUP = Path(__file__).resolve().parents[2] / "kernel" / "README.md"
 ROOMS = {path.name for path in KERNEL.iterdir() if path.is_dir() and path.name != "__pycache__"}
 
 
 def table() -> dict[str, set[str]]:
     """Return the arrays that the page names for each room."""
     rows = re.findall(
-        r"^\| \[`(\w+)`\]\(playproof_kernel/\w+/__init__\.py\) \|[^|]+\|([^|]+)\|$", PAGE.read_text(), re.M
+        r"^\| \[`(\w+)`\]\(playproof_kernel/\w+/__init__\.py\) \|[^|]+\|([^|]+)\|$", GROUP.read_text(), re.M
     )
     return {room: set(re.findall(r"`(\w+)`", written)) for room, written in rows}
 
@@ -43,8 +43,8 @@ def test_the_reading_follows_names_arguments_and_bundles() -> None:
     assert ("sim", "workers", "engines") in of("passes.begin")
     assert ("parameter", "queue", "") in of("queues.append")
     assert ("sim", "queues", "engines") in of("engine.enqueue")
-    assert ("parameter", "pool.copies", "memory") in of("block_pool.release")
-    assert ("sim", "copies", "memory") in of("block_tables.release_all")
+    assert ("parameter", "pool.frames", "memory") in of("block_pool.free_blocks")
+    assert ("sim", "frames", "memory") in of("block_tables.release_all")
     # What a tool of the ground is handed by way of another tool is written by who hands it.
     assert ("sim", "request_state", "engines") in of("engine.enqueue")
 

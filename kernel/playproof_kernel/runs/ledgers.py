@@ -16,7 +16,7 @@ from playproof_kernel.ground.arrays import (
     Sim,
 )
 from playproof_kernel.ground.faults import ReplayFault as ReplayFault
-from playproof_kernel.ground.pages import PAGE
+from playproof_kernel.ground.key_groups import GROUP
 from playproof_kernel.ground.records import records
 
 
@@ -82,12 +82,12 @@ def _end_ns(sim: Sim) -> int:
     """Return when the run ended: with its last event, or where it was stopped."""
     if int(sim.run[0].finished) < len(sim.node_state):
         return int(sim.config[0].end)
-    # Copies to host memory may go on behind the last request.
+    # Transfers to host memory may go on behind the last request.
     return max(int(sim.run[0].now), 0)
 
 
 def _moving_since(sim: Sim) -> npt.NDArray[np.int64]:
-    """Return how long copies have moved, by worker and direction, since the last event of their shared pool."""
+    """Return how long host transfers have moved, by worker and direction, since the last event of their shared pool."""
     moving = sim.hosts.moving > 0
     shared = np.flatnonzero(sim.hosts.shared)
     elapsed = np.zeros(len(sim.hosts), np.int64)
@@ -111,7 +111,7 @@ def host_use(sim: Sim) -> npt.NDArray[np.void]:
             )
     held = (HostBlockState.RESIDENT, HostBlockState.PINNED)
     for row, states in enumerate(sim.host_state):
-        use["resident"][row] = np.isin(states[: int(sim.hosts[row].pages) * PAGE], held).sum()
+        use["resident"][row] = np.isin(states[: int(sim.hosts[row].groups) * GROUP], held).sum()
     return use
 
 

@@ -21,7 +21,7 @@ from playproof_kernel.corpus.live_keys import Chains
 from playproof_kernel.driver import arrivals
 from playproof_kernel.engines.engine import engine_of
 from playproof_kernel.ground.arrays import NODES, NONE, PLAYS, REQUESTS, Edge, Heap, Keys, Sim, Static
-from playproof_kernel.ground.pages import PAGE
+from playproof_kernel.ground.key_groups import GROUP
 from playproof_kernel.ground.records import enlarged, records
 from playproof_kernel.memory.block_pool import GENERATED, SERIALS_BELOW
 from playproof_kernel.runs.loop import Stop
@@ -246,7 +246,7 @@ class LiveEngine:
         self._canceled.clear()
 
     @property
-    def free_slots(self) -> int:
+    def free_addresses(self) -> int:
         """Slots that can be taken at once."""
         return len(self._free)
 
@@ -342,8 +342,8 @@ class LiveEngine:
         if not self._keeps_tree:
             states = sim.block_state[0]
             cached = (states == BlockState.CACHED_ACTIVE) | (states == BlockState.CACHED_IDLE)
-            places = sim.copies["place"][0, cached].astype(np.int64)
-            keys = sim.index_pages["number"][0, places // PAGE] * PAGE + places % PAGE
+            places = sim.frames["place"][0, cached].astype(np.int64)
+            keys = sim.key_groups["number"][0, places // GROUP] * GROUP + places % GROUP
             keys = keys[keys < GENERATED]
             first.append(keys)
             count.append(np.ones(len(keys), np.int64))

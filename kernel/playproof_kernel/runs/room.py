@@ -12,10 +12,10 @@ from playproof_kernel.ground.arrays import (
     BRANCHES,
     ENTRIES,
     HANDED_OVER,
+    KV_TRANSFERS,
     NODES,
     PLAYS,
     PREPARED,
-    TRANSFERS,
     Ended,
     Gap,
     Result,
@@ -93,7 +93,7 @@ def _with_more_seats(sim: Sim) -> Sim:
     def moved(requests: Any) -> Any:
         return np.where(requests >= nodes, requests + slots - nodes, requests)
 
-    more = {NODES: slots, HANDED_OVER: slots, TRANSFERS: slots, PLAYS: plays + seats}
+    more = {NODES: slots, HANDED_OVER: slots, KV_TRANSFERS: slots, PLAYS: plays + seats}
     larger: Sim = enlarged(sim, more)._replace(
         **{name: widened(getattr(sim, name)) for name in ("static", "live", "tickets", "request_state")},
         # These have room for a row each; what they hold stands at their beginning.
@@ -107,7 +107,7 @@ def _with_more_seats(sim: Sim) -> Sim:
         links.next = moved(links.next)
     for queues in (sim.queues[:, :PREPARED], sim.actions):
         queues["head"], queues["tail"] = moved(queues["head"]), moved(queues["tail"])
-    larger.copyings.request = moved(larger.copyings.request)
+    larger.host_transfers.request = moved(larger.host_transfers.request)
     larger.hosts.recent = moved(larger.hosts.recent)
     larger.running[:] = moved(sim.running)
     larger.plays.shift[plays:] = nodes + largest * np.arange(seats)

@@ -29,6 +29,8 @@ from playproof_kernel.ground.arrays import (
     ENTRIES,
     GAP_LOG,
     HANDED_OVER,
+    IDLE_RUNS,
+    KV_TRANSFERS,
     LANES,
     LANES_CONTROLLED,
     LONGEST_TABLE,
@@ -46,27 +48,25 @@ from playproof_kernel.ground.arrays import (
     SEATS,
     SEATS_AHEAD,
     SHIFT_LOG,
-    STRETCHES,
     THREE,
-    TRANSFERS,
     TWO,
     UNCOUNTED,
     WORKERS,
     Branch,
     Config,
-    Copying,
     Heap,
     Host,
     HostDetail,
-    HostPage,
-    HostStretch,
+    HostIdleRun,
+    HostKeyGroup,
+    HostTransfer,
     Indexed,
     Play,
     Sim,
     Worker,
 )
 from playproof_kernel.ground.faults import ReplayFault as ReplayFault
-from playproof_kernel.ground.pages import PAGE
+from playproof_kernel.ground.key_groups import GROUP
 from playproof_kernel.ground.records import allocate, records
 from playproof_kernel.host.host_pool import ORDER_PER_BLOCK
 from playproof_kernel.memory import radix_tree
@@ -88,9 +88,9 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
     sequences, lanes = int(config.max_sequences.max()), int(config[0].lanes)
     keeps_tree = config[0].keeps_tree != 0
     # A tree counts pages; only a pool of blocks keeps copies apart, and tables of them.
-    copies = 0 if keeps_tree else int(config.blocks.max())
+    frames = 0 if keeps_tree else int(config.blocks.max())
     # More numbers than there are blocks, for the blocks of a prompt to have neighbouring ones (see `block_pool`).
-    numbers = min(4 * copies, copies + MAX_SPARE_NUMBERS)
+    numbers = min(4 * frames, frames + MAX_SPARE_NUMBERS)
     longest = 0 if keeps_tree else int(static.table_size.max())
     capacity = radix_tree.room(sequences) if keeps_tree else 1
     # Room for a full batch of the longest requests, within what a processor keeps at hand; it grows when that is short.
@@ -109,13 +109,13 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         SEATS_AHEAD: sequences if config[0].ahead else 0,
         ACTION_QUEUES: workers + 1,
         NUMBERS: numbers,
-        BLOCKS: copies,
-        PLACES: copies * PAGE,
-        STRETCHES: 1 << (2 * copies).bit_length(),
+        BLOCKS: frames,
+        PLACES: frames * GROUP,
+        IDLE_RUNS: 1 << (2 * frames).bit_length(),
         ENTRIES: arena,
         LONGEST_TABLE: longest + 1,
         BRANCHES: capacity,
-        TRANSFERS: len(graph.static) if len(config) > 1 else 0,
+        KV_TRANSFERS: len(graph.static) if len(config) > 1 else 0,
         GAP_LOG: gaps,
         ADMISSION_LOG: nodes + 2 * sequences + SPARE_ADMISSIONS,
         WORKERS: workers,
@@ -130,8 +130,8 @@ def new_sim(graph: CompiledGraph, deployment: DeploymentSpec, load: LoadSpec) ->
         "plays": _new_plays(graph),
         "play_nodes": graph.play_nodes,
         "workers": _new_workers(config),
-        **_new_slots(config, deployment, numbers, copies),
-        "buckets": _new_buckets(workers, copies),
+        **_new_addresses(config, deployment, numbers, frames),
+        "buckets": _new_buckets(workers, frames),
         "tree": _new_trees(workers * (1 + int(config[0].hears)), capacity),
         "branches": new_branches(workers, capacity),
         "cancellations": _new_cancellations(load),
@@ -255,14 +255,14 @@ def _new_hosts(deployment: DeploymentSpec, numbers: int) -> dict[str, Any]:
     pools = int(hosts.pool.max(initial=NONE)) + 1
     return {
         "hosts": hosts,
-        "host_state": np.zeros((pools, capacity * PAGE), np.int8),
-        "host_details": records((pools, capacity * PAGE), HostDetail),
-        "host_order": records((pools, capacity * ORDER_PER_BLOCK), HostStretch),
-        "host_pages": records((pools, capacity), HostPage),
+        "host_state": np.zeros((pools, capacity * GROUP), np.int8),
+        "host_details": records((pools, capacity * GROUP), HostDetail),
+        "host_order": records((pools, capacity * ORDER_PER_BLOCK), HostIdleRun),
+        "host_key_groups": records((pools, capacity), HostKeyGroup),
         "host_buckets": _new_buckets(pools, capacity),
         "kept": np.zeros((workers, numbers), np.int32),
-        "copyings": records(workers * capacity, Copying),
-        "copying_state": np.zeros(workers * capacity, np.int8),
+        "host_transfers": records(workers * capacity, HostTransfer),
+        "host_transfer_state": np.zeros(workers * capacity, np.int8),
     }
 
 
@@ -322,7 +322,7 @@ def _new_buckets(pools: int, blocks: int) -> Any:
     return np.full((pools, 1 << max(blocks.bit_length() - 3, 4)), NONE, np.int32)
 
 
-def _new_slots(config: Any, deployment: DeploymentSpec, numbers: int, copies: int) -> dict[str, Any]:
+def _new_addresses(config: Any, deployment: DeploymentSpec, numbers: int, frames: int) -> dict[str, Any]:
     """Return the fields of `Sim` that tell where in device memory blocks stand; they are empty where it does not show.
 
     Stores to host memory of a worker's own read blocks that may be given to others meanwhile. Slot 0 is taken first.
@@ -330,12 +330,12 @@ def _new_slots(config: Any, deployment: DeploymentSpec, numbers: int, copies: in
     specs = [deployment.worker] if deployment.decode is None else [deployment.worker, deployment.decode.worker]
     shows = [spec.host is not None and not spec.host.shared for spec in specs]
     if not any(shows):
-        numbers, copies = 0, 0
+        numbers, frames = 0, 0
     blocks = np.repeat(config.blocks, config.workers)
     return {
-        "slots": np.zeros((len(blocks), numbers), np.int32),
-        "free_slots": (blocks[:, None] - 1 - np.arange(copies)).astype(np.int32),
-        "read_slots": np.zeros((len(blocks), copies), np.int8),
+        "addresses": np.zeros((len(blocks), numbers), np.int32),
+        "free_addresses": (blocks[:, None] - 1 - np.arange(frames)).astype(np.int32),
+        "read_addresses": np.zeros((len(blocks), frames), np.int8),
     }
 
 
