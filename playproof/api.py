@@ -456,6 +456,7 @@ def replay_online(
     per_request: bool = True,
     progress: Progress | None = None,
     sla: Sla | None = None,
+    keep: Callable[[OnlineReport | OnlineControlledReport], object] | None = None,
 ) -> OnlineReport | OnlineControlledReport:
     """Replay a proven trace on the wall clock, against mock workers or real servers (docs/online.md).
 
@@ -471,6 +472,8 @@ def replay_online(
         Where the settings stand, for findings: `Configuration.places`.
     per_request, progress, sla
         As for :func:`replay`.
+    keep : callable, optional
+        Called with the report before mock workers are stopped, and before a signal can interrupt.
 
     Raises
     ------
@@ -486,7 +489,12 @@ def replay_online(
     require_extra()
     from playproof.online import replay as online
 
-    report = online.replay_online(
+    def bounded(report: OnlineReport | OnlineControlledReport) -> None:
+        report.sla = sla
+        if keep is not None:
+            keep(report)
+
+    return online.replay_online(
         trace,
         deployment or Deployment(),
         load or Load(),
@@ -494,9 +502,8 @@ def replay_online(
         places,
         per_request=per_request or sla is not None,
         progress=progress,
+        keep=bounded,
     )
-    report.sla = sla
-    return report
 
 
 def check(path: str | Path, trace: ProvenGraph, configuration: str | Path | Configuration | None = None) -> Verdict:

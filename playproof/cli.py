@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
     from playproof.checking import Verdict
     from playproof.fuzzing import Tried
+    from playproof.online.processes import WorkerProcess
 
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
@@ -167,6 +168,16 @@ class Engine(StrEnum):
     reference = "reference"
 
 
+class FinishReason(StrEnum):
+    length = "length"
+    stop = "stop"
+
+
+class FailOn(StrEnum):
+    failed = "failed"
+    any = "any"
+
+
 class Compile(StrEnum):
     auto = "auto"
     always = "always"
@@ -216,6 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         name = f"{error.filename}: " if error.filename is not None else ""
         return say(f"{name}{error.strerror or error}", EXIT_USAGE)
+    except MemoryError:
+        return say("there is not enough memory for this; take fewer files at a time", EXIT_USAGE)
     except Exception as error:
         return _our_fault(error)
     return 0
@@ -435,6 +448,12 @@ def replay(
     silence_timeout: Annotated[
         float, typer.Option(help="Online: wall seconds without a byte after which a request has failed.")
     ] = SILENCE_TIMEOUT_S,
+    fail_on: Annotated[
+        FailOn | None,
+        typer.Option(
+            help="Online: leave with 1 if a request failed, or if any did not complete or is not as asked for."
+        ),
+    ] = None,
     compile: CompileOption = None,
     engine: Annotated[
         Engine, typer.Option(help="Who replays: the kernel, or the executable specification, for small traces.")
@@ -442,6 +461,8 @@ def replay(
 ) -> None:
     """Replay a trace on a simulated deployment, or with --online on the wall clock."""
     options = _online_options(online, endpoint, model, vocabulary, time_scale, duration, silence_timeout)
+    if fail_on is not None and not online:
+        raise typer.BadParameter("belongs to --online", param_hint="--fail-on")
     if online and engine is Engine.reference:
         raise typer.BadParameter("the reference does not replay online", param_hint="--engine")
     if per_request and out_folder is None:
@@ -452,18 +473,23 @@ def replay(
     if out_folder is not None:
         _prepare(out_folder, (f"requests.{format.value}",) if per_request else ())
     _prepare_views(format if per_request else None, timeline, html)
+    written: list[Path] = []
+
+    def keep(report: Report) -> None:
+        if out_folder is not None:
+            written[:] = report.write(out_folder, per_request=per_request, format=format.value)
+
     with _replay_progress() as progress:
         captured = per_request or check_run or timeline is not None or html is not None
-        report = _replayed(proven, configuration, options, captured, progress, _setting(compile), engine)
+        report = _replayed(proven, configuration, options, captured, progress, _setting(compile), engine, keep)
     verdict = _checked(report) if check_run else None
     if report.findings.warnings and not as_json:
         codes = sorted({item.code for item in report.findings.items if item.severity is Severity.WARNING})
         counts = ", ".join(f"{code} ×{report.findings.counts[code]}" for code in codes)
         told = counted(report.findings.warnings, "warning")
         err.print(f"{told} ({counts}); `playproof validate --config` shows them", markup=False)
-    written = []
-    if out_folder is not None:
-        written = report.write(out_folder, per_request=per_request, format=format.value)
+    if not written or verdict is not None:
+        keep(report)
     if timeline is not None and report.valid:
         written.append(report.write_timeline(timeline))
     if html is not None and report.valid:
@@ -483,10 +509,25 @@ def replay(
         reason = report.to_dict()["agentic_phases"]["failure_reason"]
         err.print(f"the run is invalid: {reason}; agentic_phases has the evidence", markup=False)
         raise typer.Exit(EXIT_FINDINGS)
-    if getattr(report, "interrupted", False):
-        raise typer.Exit(EXIT_INTERRUPTED)
+    if online:
+        _leave_online(report, fail_on)
     if threshold is not None:
         _hold(report, threshold)
+
+
+def _leave_online(report: Report, fail_on: FailOn | None) -> None:
+    """Say what is wrong with an online run as a whole, and leave with a code where it is not simply done."""
+    from playproof.online.outcome import failures
+
+    figures = report.to_dict()
+    for warning in figures["online"]["warnings"]:
+        err.print(f"warning: {warning}", markup=False)
+    if getattr(report, "interrupted", False):
+        raise typer.Exit(EXIT_INTERRUPTED)
+    why = failures(figures, fail_on.value if fail_on is not None else None)
+    if why:
+        err.print(f"playproof: {why}", markup=False)
+        raise typer.Exit(EXIT_FINDINGS)
 
 
 def _prepare(folder: Path, written: Sequence[str]) -> None:
@@ -550,7 +591,9 @@ def explain(
     configuration = _configuration(config, settings or [], Short(workers, lanes, blocks))
     proven = _proven(configuration, paths, skip_bad, exclude, follow_links, compile)
     with _replay_progress() as progress:
-        report = _replayed(proven, configuration, None, True, progress, _setting(compile), Engine.kernel)
+        report = _replayed(
+            proven, configuration, None, True, progress, _setting(compile), Engine.kernel, lambda report: None
+        )
     try:
         explanation = report.explain(request)
     except NoSuchRequest as error:
@@ -739,6 +782,7 @@ def _replayed(
     progress: Callable[[int, int], None] | None,
     compile: Setting | None,
     engine: Engine,
+    keep: Callable[[Report], None],
 ) -> Report:
     if options is None:
         return api.replay_configured(
@@ -758,6 +802,7 @@ def _replayed(
             per_request=per_request,
             progress=progress,
             sla=configuration.sla,
+            keep=keep,
         )
     except (UnusableEndpoint, WorkerFault, ValueError) as error:
         raise typer.Exit(say(str(error), EXIT_USAGE)) from None
@@ -774,12 +819,23 @@ def serve(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Name to serve under [default: the configuration's].")] = None,
     time_scale: Annotated[float, typer.Option(help="Seconds of the engine in one of wall time.")] = 1.0,
+    finish_reason: Annotated[FinishReason, typer.Option(help="Why answers end.")] = FinishReason.length,
+    inject: Annotated[
+        list[str] | None, typer.Option(metavar="FAULT=RATE", help="Fail such a share of requests; repeatable.")
+    ] = None,
+    inject_seed: Annotated[int, typer.Option(min=0, help="What decides which requests those are.")] = 0,
 ) -> None:
     """Serve mock workers that speak the OpenAI API, each the simulated engine on the wall clock."""
     require_extra()
+    from playproof.online.inject import parsed
     from playproof.online.options import unsupported
-    from playproof.online.processes import WorkerFault
+    from playproof.online.processes import Manner, WorkerFault
     from playproof.online.processes import workers as started
+
+    try:
+        injection = parsed(inject or (), inject_seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--inject") from None
 
     configuration = _configuration(config, settings or [])
     findings = unsupported(configuration.deployment, configuration.load, configuration.places or api.PLACES, mock=True)
@@ -793,21 +849,27 @@ def serve(
     if not 0 < time_scale < float("inf"):
         raise typer.BadParameter("the time scale is above 0", param_hint="--time-scale")
     try:
-        with started(deployment, number, model=model, scale=time_scale, host=host, port=port) as running:
+        manner = Manner(model=model, scale=time_scale, reason=finish_reason.value, injection=injection)
+        with started(deployment, number, manner=manner, host=host, port=port) as running:
             for worker in running:
                 out.print(f"serving {worker.url}/v1", markup=False)
-            _wait_for_a_signal()
+            died = _wait_for_a_signal(running)
     except WorkerFault as error:
         raise typer.Exit(say(str(error), EXIT_USAGE)) from None
+    if died:
+        raise typer.Exit(say(died, EXIT_OURS))
 
 
-def _wait_for_a_signal() -> None:
-    """Return when Ctrl-C or a request to terminate comes."""
+def _wait_for_a_signal(running: Sequence[WorkerProcess]) -> str:
+    """Return when Ctrl-C or a request to terminate comes, or when a worker ends by itself, and then say how."""
     told = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: told.set())
-    while not told.wait(timeout=3600.0):
-        pass
+    while not told.wait(timeout=0.5):
+        for worker in running:
+            if worker.death is not None:
+                return f"the mock worker at {worker.url} died: {worker.death}"
+    return ""
 
 
 @app.command()

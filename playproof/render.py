@@ -302,7 +302,7 @@ def print_inspection(console: Console, figures: Mapping[str, Any]) -> None:
         rows.append(("prefix reuse, recorded", f"{reuse['recorded_ratio']:.1%} of the prompt tokens"))
     for name, held in figures["models"].items():
         counts = f"{counted(held['requests'], 'request')}, {held['input_tokens']:,} in, {held['output_tokens']:,} out"
-        rows.append(("model", f"{name}: {counts}"))
+        rows.append(("model", f"{printable(name)}: {counts}"))
     estimated = [
         f"{counted(count, 'request')} as a whole" if name == "request" else f"{name.replace('_', ' ')} of {count:,}"
         for name, count in figures["estimated"].items()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playproof_spec.findings import printable
 from rich.table import Table
 from rich.text import Text
 
@@ -48,6 +49,17 @@ def test_validate(said: Any, tmp_path: Path, nasty: str, broken: bool, output: s
     assert is_safe(out + err)
     if output != "text":
         json.loads(out)
+
+
+@pytest.mark.parametrize("nasty", NASTY[:-1])
+def test_a_model_makes_one_row(said: Any, tmp_path: Path, nasty: str) -> None:
+    """A name with a line break in it would write a row of its own."""
+    path = tmp_path / "t.jsonl"
+    path.write_text(rows(nasty, broken=False))
+    _, out, _ = said("inspect", str(path))
+    (row,) = [line for line in out.splitlines() if line.startswith("model ")]
+    assert row.endswith(": 2 requests, 8 in, 2 out")
+    assert printable(f"m{nasty}") in row
 
 
 @pytest.mark.parametrize("nasty", NASTY[:-1])
