@@ -6,6 +6,7 @@ but for the fields with `wall` in their names.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -631,9 +632,12 @@ class Report:
 
 
 def ledger_digest(ledger: Ledger) -> str:
-    """Return the BLAKE3 of every column of a ledger: two replays are equal when their ledgers' digests are."""
+    """Return the BLAKE3 of every column of a ledger: two replays are equal when their ledgers' digests are.
+
+    Columns go by name. What was captured besides does not count, since it decides nothing.
+    """
     hasher = blake3()
-    for name in ledger.__slots__:
+    for name in sorted(column.name for column in dataclasses.fields(ledger) if column.name != "captured"):
         value = getattr(ledger, name)
         hasher.update(f"{name}:".encode())
         if isinstance(value, np.ndarray):
