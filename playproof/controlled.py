@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -62,10 +62,8 @@ class ControlledReport(Report):
         wall_time_ms: float = 0.0,
         per_request: bool = False,
     ) -> None:
-        # Not what was captured: the ledger's digest does not depend on what else was kept.
-        ledger = cast("Ledger", dataclasses.replace(controlled, captured=None))
         super().__init__(
-            proven, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
+            proven, controlled, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
         )
         self.controlled = controlled
 

@@ -1,4 +1,4 @@
-"""Writing results: whole or not at all, and never beside those of another run."""
+"""Results as files: written whole or not at all, never beside those of another run; and a report read again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,8 @@ import msgspec
 REPORT_FILE = "report.json"
 LINES_FILES = ("requests.jsonl", "requests.csv", "requests.parquet")
 REPORT_SCHEMA = "playproof.report.v1"
+# A report beyond that is a defect or an attack.
+MAX_REPORT_BYTES = 1 << 30
 
 
 class _Schema(msgspec.Struct):
@@ -72,3 +75,22 @@ def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def report_in(path: Path) -> tuple[dict[str, Any] | None, str]:
+    """Return the report that a file holds, or None and why it is none; nothing in it is believed yet.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be read.
+    """
+    if path.stat().st_size > MAX_REPORT_BYTES:
+        return None, f"the file has more than {MAX_REPORT_BYTES:,} bytes"
+    try:
+        value = msgspec.json.decode(path.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return None, f"it is no JSON: {error}"
+    if not isinstance(value, dict) or value.get("schema") != REPORT_SCHEMA:
+        return None, f"it is no {REPORT_SCHEMA}"
+    return value, ""

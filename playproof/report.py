@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 from playproof_spec.findings import Findings
+from playproof_spec.ledger import Ledger, RunTotals
 from playproof_spec.machines import NodeState, PlayState, RequestState
 from playproof_spec.units import NS_PER_MS
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
     from playproof_spec.certificate import ProvenGraph
-    from playproof_spec.ledger import Ledger
 
     from playproof.checking import Verdict
     from playproof.explaining import Explanation
@@ -146,7 +146,7 @@ class Report:
     def __init__(
         self,
         proven: ProvenGraph,
-        ledger: Ledger,
+        ledger: RunTotals,
         deployment: AnyDeployment,
         load: Load,
         *,
@@ -155,7 +155,7 @@ class Report:
         per_request: bool = True,
     ) -> None:
         self.proven = proven
-        self.ledger = ledger
+        self.totals = ledger
         self.deployment = deployment
         self.load = load
         self.findings = Findings()
@@ -185,6 +185,13 @@ class Report:
     def valid(self) -> bool:
         """Whether the figures mean what they say; only a preparation that failed makes a run invalid."""
         return True
+
+    @property
+    def ledger(self) -> Ledger:
+        """What happened, by node; a run under the run controls has `ControlledReport.controlled` instead."""
+        if not isinstance(self.totals, Ledger):
+            raise AttributeError("a run under the run controls has no ledger by node; see `controlled`")
+        return self.totals
 
     @cached_property
     def trajectories(self) -> Trajectories:
@@ -458,7 +465,7 @@ class Report:
         }
 
     def _latencies(self) -> dict[str, Any]:
-        measured, ledger = self._measured, self.ledger
+        measured, ledger = self._measured, self.totals
         figures: dict[str, Any] = {}
         samples = (
             ("ttft", measured.ttft_ms),
@@ -480,7 +487,7 @@ class Report:
         return goodput(bounds, self.columns, self.trajectories, self._counts(), self.duration_ms / MS_PER_S)
 
     def _cache_and_work(self) -> dict[str, Any]:
-        measured, ledger = self._measured, self.ledger
+        measured, ledger = self._measured, self.totals
         inputs = measured.input_tokens
         roles = self._roles()
         # An aggregated worker counts as one that decodes.
@@ -502,7 +509,7 @@ class Report:
 
     def _roles(self) -> dict[str, dict[str, Any]]:
         """Return what each role's workers did, together and one by one."""
-        ledger, begin = self.ledger, 0
+        ledger, begin = self.totals, 0
         roles = {}
         for name, role in self.deployment.roles.items():
             workers = range(begin, begin + role.workers)
@@ -521,7 +528,7 @@ class Report:
 
     def _provenance(self) -> dict[str, Any]:
         graph, certificate = self.proven.graph, self.proven.certificate
-        pools = host_pools(self.ledger.hosts, self.deployment)
+        pools = host_pools(self.totals.hosts, self.deployment)
         return {
             **(dict.fromkeys(AGENTIC_FIELDS) if self.ordinary else self._agentic()),
             # Pools that workers share; the peer names no private ones here.
@@ -539,7 +546,7 @@ class Report:
                 "graph": certificate.graph_digest,
                 "tables": certificate.tables_digest,
                 "configuration": configuration_digest(self.deployment, self.load),
-                "ledger": ledger_digest(self.ledger),
+                "ledger": ledger_digest(self.totals),
                 "requests": self.requests_digest,
             },
             "certificate": {**certificate.to_dict(), "run": self._run_certificate()},
@@ -557,7 +564,7 @@ class Report:
         """Return what the checker said of this run, None where it was not asked."""
         if self.verdict is None:
             return None
-        digests = {"ledger_digest": ledger_digest(self.ledger), "requests_digest": self.requests_digest}
+        digests = {"ledger_digest": ledger_digest(self.totals), "requests_digest": self.requests_digest}
         return {**self.verdict.summary(), **digests}
 
     @property
@@ -631,7 +638,7 @@ class Report:
         return outcomes
 
 
-def ledger_digest(ledger: Ledger) -> str:
+def ledger_digest(ledger: RunTotals) -> str:
     """Return the BLAKE3 of every column of a ledger: two replays are equal when their ledgers' digests are.
 
     Columns go by name. What was captured besides does not count, since it decides nothing.
@@ -663,7 +670,7 @@ def _trajectories(ledger: Ledger) -> Trajectories:
     )
 
 
-def _work(ledger: Ledger, workers: slice) -> dict[str, Any]:
+def _work(ledger: RunTotals, workers: slice) -> dict[str, Any]:
     return {
         "busy_seconds": _seconds(ledger.busy_ns[workers]),
         "forward_passes": int(ledger.passes[workers].sum()),

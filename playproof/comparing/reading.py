@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from playproof_spec.findings import Finding, Findings, InvalidInput, Where, finding
 
-from playproof.files import REPORT_FILE, REPORT_SCHEMA
+from playproof.files import REPORT_FILE, report_in
 
 if TYPE_CHECKING:
     from playproof.report import Report
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["Run", "read_run", "run_of"]
 
 LINES_FILE = "requests.jsonl"
-# A report beyond that is none.
-MAX_REPORT_BYTES = 1 << 30
 
 # What is kept of a request's line, in columns: texts, whole numbers and times.
 _TEXTS = ("request_id", "play_id", "terminal_status")
@@ -98,17 +96,8 @@ def run_of(report: Report, name: str) -> Run:
 
 
 def _read_report(path: Path) -> dict[str, Any]:
-    why, value = "", None
-    if path.stat().st_size > MAX_REPORT_BYTES:
-        why = f"the file has more than {MAX_REPORT_BYTES:,} bytes"
-    else:
-        try:
-            value = msgspec.json.decode(path.read_bytes())
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            why = f"it is no JSON: {error}"
-    if not why and not (isinstance(value, dict) and value.get("schema") == REPORT_SCHEMA):
-        why = f"it is no {REPORT_SCHEMA}"
-    if why or not isinstance(value, dict):
+    value, why = report_in(path)
+    if value is None:
         raise _refused(
             finding("run-file", why, where=Where(file=str(path)), wanted="a report.json of `playproof replay`")
         )
