@@ -203,7 +203,7 @@ def test_streams_are_those_of_the_slow_twin(scope: Scope) -> None:
 @pytest.mark.parametrize(
     ("output", "second", "streams"),
     [
-        # 64 tokens are a preamble whatever comes back elsewhere; a longer answer is one if its prompt comes back nowhere.
+        # 64 tokens are a preamble whatever comes back elsewhere; a longer answer, if its prompt comes back nowhere.
         (64, [1, 2], [[0, 1]]),
         (64, [1, 0], [[0, 1]]),
         (65, [1, 2], [[0, 1]]),
