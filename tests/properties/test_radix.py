@@ -85,7 +85,7 @@ def new_tree(prompts: list[list[int]]) -> Tree:
     keys, config, worker = records(len(runs), Keys), records(1, Config), records(1, Worker)
     for at, (first, count, begin) in enumerate(runs):
         keys[at].first, keys[at].count, keys[at].begin = first, count, begin
-    config.block_size = config.key_stride = config.router = 1
+    config.block_size = config.key_stride = config.hears = 1
     worker.free = PAGES
     worker.tree_used = worker.tree_live = 1
     worker.tree_spare = NONE
