@@ -942,8 +942,8 @@ def test_g6_weighs_recorded_times(graph: Graph, verdict: str, words: str) -> Non
 
 
 def test_g6_sees_a_contradiction_beyond_the_clock() -> None:
-    # A request that ends at the very end of the clock, and a delay of the whole clock behind it: together 2**63 ns, which
-    # is more than an integer holds.
+    # A request that ends at the very end of the clock, and a delay of the whole clock behind it: together 2**63 ns,
+    # which is more than an integer holds.
     seen, findings = verdicts(recorded([1, 1], [HORIZON_MS, 5], [(0, 1, "completion", HORIZON_MS)]))
     assert (seen["G4"], seen["G6"]) == ("failed", "failed")
     (breach,) = (item for item in findings.items if item.code == "recorded-contradiction")

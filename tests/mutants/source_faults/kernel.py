@@ -15,7 +15,9 @@ AHEAD = (REPLAYS, "tests/unit/test_scheduling.py", "-k", "async or ahead or give
 SCHEDULING = ("tests/unit/test_scheduling.py", REPLAYS, "-k", "scheduling or preempt or watermark or polynomial")
 RETRACTION = ("tests/properties/test_replay.py", "-k", "retraction_equals")
 RULES = ("tests/unit/test_scheduling.py",)
+SGLANG_RULES = ("tests/unit/test_sglang_rules.py",)
 CONTROLS = ("tests/unit/test_goldens_of_controls.py",)
+RUN_CONTROLS = ("tests/unit/test_run_controls.py", "-k", "barrier or idleness")
 BLOCKS = ("tests/properties/test_blocks.py",)
 RADIX = ("tests/properties/test_radix.py",)
 KEYS = ("tests/properties/test_block_keys.py",)
@@ -378,7 +380,7 @@ KERNEL: tuple[Fault, ...] = (
         "key = static.space + keys.first + (block - number) * config.key_stride",
         "key = keys.first + (block - number) * config.key_stride",
         "cached blocks are found across namespaces",
-        ("tests/unit/test_run_controls.py", "-k", "scope_share"),
+        CONTROLS,
     ),
     # SGLang
     Fault(
@@ -387,7 +389,7 @@ KERNEL: tuple[Fault, ...] = (
         "        if nodes[above].tick <= nodes[leaf].tick:\n",
         "        if nodes[above].tick >= nodes[leaf].tick:\n",
         "the newest leaf of the radix tree is evicted first",
-        RADIX,
+        (*RADIX, *SGLANG_RULES),
     ),
     Fault(
         "kernel-43",
@@ -435,7 +437,7 @@ KERNEL: tuple[Fault, ...] = (
         "tokens = record.chunk_left // size * size",
         "tokens = record.chunk_left",
         "a chunk is not cut to whole pages",
-        RETRACTION,
+        SGLANG_RULES,
     ),
     Fault(
         "kernel-49",
@@ -443,7 +445,7 @@ KERNEL: tuple[Fault, ...] = (
         "return bool(tokens > other or (tokens == other and sim.static[a].input < sim.static[b].input))",
         "return bool(tokens < other or (tokens == other and sim.static[a].input < sim.static[b].input))",
         "the request with the most output is retracted first",
-        RETRACTION,
+        SGLANG_RULES,
     ),
     # Prefill/decode, routing
     Fault(
@@ -460,7 +462,7 @@ KERNEL: tuple[Fault, ...] = (
         "        if sim.handoff_state[node] == _TRANSFERRING:\n            _queue(",
         "        if True:\n            _queue(",
         "a transfer of a canceled request activates it",
-        ("tests/properties/test_handoff_machine.py", "tests/properties/test_disaggregated.py"),
+        RULES,
     ),
     Fault(
         "kernel-52",
@@ -468,7 +470,7 @@ KERNEL: tuple[Fault, ...] = (
         "if prompt >= config.context or prompt > config.blocks * config.block_size:",
         "if prompt >= config.context or prompt >= config.blocks * config.block_size:",
         "a prompt that fills the pool of a decode worker to the last token is refused there",
-        ("tests/properties/test_disaggregated.py", REPLAYS, "-k", "naive or pd"),
+        RULES,
     ),
     Fault(
         "kernel-53",
@@ -559,7 +561,7 @@ KERNEL: tuple[Fault, ...] = (
         "capped = sim.plays[seat].idle_since + config.tree_cap",
         "capped = run.idle_since + config.tree_cap",
         "the cap on a play's idleness counts from the last end of any play",
-        ("tests/properties/test_run_controls.py", "-k", "cap or naive or equals"),
+        RUN_CONTROLS,
     ),
     Fault(
         "kernel-64",
@@ -567,7 +569,7 @@ KERNEL: tuple[Fault, ...] = (
         "        if phase[0] == _BARRIER and _server_settled(sim):\n",
         "        if phase[0] == _BARRIER:\n",
         "measurement begins while engines still hold prompts of the preparation",
-        (*CONTROLS, "tests/properties/test_run_controls.py"),
+        RUN_CONTROLS,
     ),
     Fault(
         "kernel-65",
@@ -616,7 +618,7 @@ KERNEL: tuple[Fault, ...] = (
         "        elif handoffs.reserve_next(sim, worker):\n",
         "        elif False:\n",
         "a pending destination on a worker that cannot start a pass waits for ever",
-        ("tests/properties/test_disaggregated.py", "-k", "equals_the_naive"),
+        RULES,
     ),
     Fault(
         "kernel-71",
