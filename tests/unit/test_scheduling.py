@@ -211,9 +211,9 @@ def test_a_transfer_whose_client_has_given_up_activates_nothing() -> None:
 
 def test_destinations_have_the_memory_that_a_preempted_request_cannot_use() -> None:
     # Eight blocks at the decode worker. `x` (one block) runs from 29 ms on, `p` (five) from 30; when they have used up
-    # all, `p` is preempted. `y` (six) and `z` (one) are held at their sources from 30 and 31 on. `x` ends at 43: `y` has
-    # its six, and in two blocks `p` cannot be computed again, so nothing runs. `z` has its block at once, and not when
-    # `y` is there, 24 ms later.
+    # all, `p` is preempted. `y` (six) and `z` (one) are held at their sources from 30 and 31 on. `x` ends at 43: `y`
+    # has its six, and in two blocks `p` cannot be computed again, so nothing runs. `z` has its block at once, and not
+    # when `y` is there, 24 ms later.
     rows = [
         {"request_id": name, "play_id": name, "input_length": tokens, "output_length": output, "not_before_ms": at}
         for name, tokens, output, at in (("p", 20, 10, 0.0), ("x", 4, 14, 15.0), ("y", 24, 2, 20.0), ("z", 4, 2, 21.0))
