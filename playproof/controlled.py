@@ -25,7 +25,7 @@ from playproof.report import MS_PER_S, PLAY_STATUS, Measured, Report, Trajectori
 from playproof.requests import TERMINAL_STATUS, RequestColumns
 
 if TYPE_CHECKING:
-    from playproof_kernel.runs.controlled_run import ControlledLedger
+    from playproof_kernel.runs.controlled_ledger import ControlledLedger
     from playproof_kernel.runs.cuts import Cut
     from playproof_spec.certificate import ProvenGraph
     from playproof_spec.ledger import Ledger

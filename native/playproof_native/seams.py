@@ -1,9 +1,9 @@
 """Seams: where one of several functions is called, which one being written in the arrays of a run.
 
-A seam has *choices*, each a named tuple of functions with the same names, and a number that says in a run which of them
-holds: of engines, say, the number of the one that serves the deployment. A `door` is one function of all choices: it
-calls that of the choice which holds. Compiled, it is a chain of comparisons around the choices' own functions, each of
-which is compiled once; interpreted, it calls what it would.
+A seam has *choices*, each a named tuple with the same fields, most of them functions, and a number that says in a run
+which of them holds: of engines, say, the number of the one that serves the deployment. A `door` is one function of all
+choices: it calls that of the choice which holds. Compiled, it is a chain of comparisons around the choices' own
+functions, each of which is compiled once; interpreted, it calls what it would.
 
 A choice is registered before the first run that passes the seam. It may come from anywhere: what its module says
 belongs to the key below which machine code is kept.
@@ -24,7 +24,7 @@ Choice = TypeVar("Choice", bound=tuple[Any, ...])
 
 
 class Seam(Generic[Choice]):
-    """A place where one of several choices holds.
+    """A place where one of several choices holds. Each has a field `serves` that says of a description if it is meant.
 
     Parameters
     ----------
@@ -63,13 +63,25 @@ class Seam(Generic[Choice]):
         """The choices there are, in the order of their numbers."""
         return tuple(self._choices)
 
+    def number_of(self, described: Any) -> int:
+        """Return the number of the first choice whose `serves` says that it is what is described.
+
+        A run is about to begin, so no choice is taken any more.
+
+        Raises
+        ------
+        ValueError
+            When none is.
+        """
+        self._is_open = False
+        for number, choice in enumerate(self._choices):
+            if choice.serves(described):  # type: ignore[attr-defined]
+                return number
+        raise ValueError(f"no {self.name} serves {described}")
+
     def door(self, name: str) -> Door:
         """Return the function that calls the one called `name` of the choice that holds."""
         return Door(f"{self.name}.{name}", self, name)
-
-    def close(self) -> None:
-        """Take no more choices."""
-        self._is_open = False
 
 
 class Door:
@@ -88,7 +100,6 @@ class Door:
 
     def _made(self) -> Callable[..., Any]:
         if self._function is None:
-            self._seam.close()
             self._function = _chain(self.__name__, self._seam, self._part, 0)
         return self._function
 

@@ -20,8 +20,8 @@ from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
-from playproof_kernel.runs.controlled_run import ControlledLedger
-from playproof_kernel.runs.finite import ReplayFault
+from playproof_kernel import ReplayFault
+from playproof_kernel.runs.controlled_ledger import ControlledLedger
 from playproof_kernel.runs.live_driver import End, LiveDriver, Order
 from playproof_spec.ledger import NEVER, Ledger
 from playproof_spec.machines import RequestState

@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from playproof_kernel.runs.controlled_run import ControlledLedger
+from playproof_kernel.runs.controlled_ledger import ControlledLedger
 from playproof_kernel.runs.cuts import InvalidSnapshot
 from playproof_kernel.runs.live_driver import LiveDriver
 from playproof_kernel.runs.live_engine import Counters

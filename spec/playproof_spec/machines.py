@@ -129,7 +129,6 @@ GUARDS: dict[str, str] = {
     "plays_settled": "no lane has a play",
     "grace_over": "the grace is over, and a request is still in flight",
     "run_at_rest": "no request is in flight",
-    "drain_over": "what was canceled has had its time",
     "host_room": "host memory has a place that holds nothing",
     "unpinned": "no load reads the block",
 }
@@ -275,8 +274,7 @@ class PhaseEvent(IntEnum):
     DEADLINE = 3
     GRACE_OVER = 4
     SETTLED = 5
-    DRAIN_OVER = 6
-    PREPARATION_FAILED = 7
+    PREPARATION_FAILED = 6
 
 
 PHASE = _machine(
@@ -308,7 +306,6 @@ PHASE = _machine(
         },
         PhaseState.DRAIN: {
             PhaseEvent.SETTLED: Rule(PhaseState.DONE, "run_at_rest"),
-            PhaseEvent.DRAIN_OVER: Rule(PhaseState.DONE, "drain_over"),
         },
     },
 )
@@ -536,10 +533,9 @@ class HostBlockState(IntEnum):
 class HostBlockEvent(IntEnum):
     PREPARE_STORE = 0
     STORE_DONE = 1
-    DROP = 2
-    PIN = 3
-    UNPIN = 4
-    EVICT = 5
+    PIN = 2
+    UNPIN = 3
+    EVICT = 4
 
 
 HOST_BLOCK = _machine(
@@ -549,10 +545,7 @@ HOST_BLOCK = _machine(
     HostBlockEvent,
     {
         HostBlockState.ABSENT: {HostBlockEvent.PREPARE_STORE: Rule(HostBlockState.PENDING_STORE, "host_room")},
-        HostBlockState.PENDING_STORE: {
-            HostBlockEvent.STORE_DONE: HostBlockState.RESIDENT,
-            HostBlockEvent.DROP: HostBlockState.ABSENT,
-        },
+        HostBlockState.PENDING_STORE: {HostBlockEvent.STORE_DONE: HostBlockState.RESIDENT},
         HostBlockState.RESIDENT: {
             HostBlockEvent.PIN: HostBlockState.PINNED,
             HostBlockEvent.EVICT: Rule(HostBlockState.ABSENT, "unpinned"),

@@ -535,11 +535,11 @@ def phase_model(phase: Machine) -> Model:
         "warmups_ended": "(and (= primers 0) (= warmups 0))",
         "all_lanes_prepared": ready,
         "preparation_failed": "(and failed (= work 0))",
-        **{name: name for name in ("profile_over", "plays_settled", "grace_over", "run_at_rest", "drain_over")},
+        **{name: name for name in ("profile_over", "plays_settled", "grace_over", "run_at_rest")},
     }
-    inputs = dict.fromkeys(("profile_over", "plays_settled", "grace_over", "run_at_rest", "drain_over"), "Bool")
+    inputs = dict.fromkeys(("profile_over", "plays_settled", "grace_over", "run_at_rest"), "Bool")
     flags = {e.PRIMED: "primed", e.WARMED: "warmed", e.OPEN: "opened", e.DEADLINE: "closed", e.GRACE_OVER: "spent"}
-    flags |= {e.SETTLED: "ended", e.DRAIN_OVER: "ended", e.PREPARATION_FAILED: "given_up"}
+    flags |= {e.SETTLED: "ended", e.PREPARATION_FAILED: "given_up"}
     names = list(dict.fromkeys(flags.values()))
     effects: Effects = {event: {flag: f"(+ {flag} 1)"} for event, flag in flags.items()}
     alive = "(< s 3)"
@@ -563,7 +563,6 @@ def phase_model(phase: Machine) -> Model:
     claims += _only(phase, e.GRACE_OVER, meaning, "grace_over", "before the grace is over")
     settled = f"(ite (= s {s.PROFILE:d}) plays_settled run_at_rest)"
     claims += _only(phase, e.SETTLED, meaning, settled, "with something under way")
-    claims += _only(phase, e.DRAIN_OVER, meaning, "drain_over", "before its time")
     for state, event, when in (
         (s.PRIMER, e.PRIMED, "(= primers 0)"),
         (s.WARMUP, e.WARMED, "(and (= primers 0) (= warmups 0))"),
@@ -574,7 +573,6 @@ def phase_model(phase: Machine) -> Model:
         (s.GRACE, e.GRACE_OVER, "grace_over"),
         (s.GRACE, e.SETTLED, "run_at_rest"),
         (s.DRAIN, e.SETTLED, "run_at_rest"),
-        (s.DRAIN, e.DRAIN_OVER, "drain_over"),
     ):
         claims.append(_accepts(phase, event, meaning, f"(and (= s {state:d}) {when})", f"in {_name(state)}"))
     return Model(
@@ -964,7 +962,6 @@ def host_block_model(host: Machine) -> Model:
     effects: Effects = {
         e.PREPARE_STORE: {"stores": "true"},
         e.STORE_DONE: {"stores": "false", "there": "true"},
-        e.DROP: {"stores": "false"},
         e.PIN: {"pins": "(+ pins 1)"},
         e.UNPIN: {"pins": "(- pins 1)"},
         e.EVICT: {"there": "false"},
@@ -980,11 +977,9 @@ def host_block_model(host: Machine) -> Model:
     claims += _only(host, e.UNPIN, meaning, "(= pins 1)", "with pins left")
     claims += _only(host, e.PREPARE_STORE, meaning, "(and host_room (not stores) (not there))", "without room")
     claims += _only(host, e.STORE_DONE, meaning, "stores", "without a store")
-    claims += _only(host, e.DROP, meaning, "stores", "without a store")
     claims += [
         _accepts(host, e.PREPARE_STORE, meaning, f"(and (= s {s.ABSENT:d}) host_room)", "with room"),
         _accepts(host, e.STORE_DONE, meaning, f"(= s {s.PENDING_STORE:d})", "at the end of a store"),
-        _accepts(host, e.DROP, meaning, f"(= s {s.PENDING_STORE:d})", "to a store that is given up"),
         _accepts(host, e.PIN, meaning, f"(= s {s.RESIDENT:d})", "to a load"),
         _accepts(host, e.EVICT, meaning, f"(= s {s.RESIDENT:d})", "to a block that is there"),
         _accepts(host, e.UNPIN, meaning, f"(and (= s {s.PINNED:d}) (= pins 1))", "at the end of the last load"),

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from group_index import live_pages
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from index_pages import live_pages
-from playproof_kernel.ground.arrays import NONE, Copy, IndexPage, Stretch, Worker
+from playproof_kernel.ground.arrays import NONE, Frame, IdleRun, KeyGroup, Worker
 from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.key_groups import GROUP
 from playproof_kernel.ground.records import records
 from playproof_kernel.memory import block_pool
 from playproof_kernel.memory.block_pool import GENERATED, Pool
-from playproof_kernel.memory.pages import PAGE
 from playproof_reference.blocks import BlockPool as NaivePool
 from playproof_spec.machines import BlockState
 
@@ -32,27 +32,27 @@ def in_use(pool: Pool, found: Any, number: int) -> int:
 
 @compiled_entry
 def allocate(pool: Pool, table: Any, begin: int, number: int) -> None:
-    block_pool.allocate(pool, table, begin, number, block_pool.ALLOCATE)
+    block_pool.get_new_blocks(pool, table, begin, number, block_pool.ALLOCATE)
 
 
 @compiled_entry
 def reuse(pool: Pool, found: Any, table: Any, begin: int, number: int) -> None:
-    block_pool.reuse(pool, found, table, begin, number)
+    block_pool.touch(pool, found, table, begin, number)
 
 
 @compiled_entry
 def take(pool: Pool, table: Any, begin: int, key: int, stride: int, number: int) -> int:
-    return block_pool.take(pool, table, begin, key, stride, number)
+    return block_pool.touch_cached(pool, table, begin, key, stride, number)
 
 
 @compiled_entry
 def fill(pool: Pool, table: Any, begin: int, number: int, key: int, stride: int) -> None:
-    block_pool.fill(pool, table, begin, number, key, stride, block_pool.FILL)
+    block_pool.cache_blocks(pool, table, begin, number, key, stride, block_pool.FILL)
 
 
 @compiled_entry
 def release(pool: Pool, table: Any, begin: int, number: int) -> None:
-    block_pool.release(pool, table, begin, number)
+    block_pool.free_blocks(pool, table, begin, number)
 
 
 @compiled_entry
@@ -67,9 +67,9 @@ UNTOUCHED = -7
 
 # Few keys, so that copies of one are common, at the edges of few pages of the index.
 KEYS = st.builds(
-    lambda page, place: page * PAGE + place,
-    st.sampled_from([0, 1, 2, GENERATED // PAGE]),
-    st.sampled_from([0, 1, 2, 3, PAGE - 4, PAGE - 3, PAGE - 2, PAGE - 1]),
+    lambda page, place: page * GROUP + place,
+    st.sampled_from([0, 1, 2, GENERATED // GROUP]),
+    st.sampled_from([0, 1, 2, 3, GROUP - 4, GROUP - 3, GROUP - 2, GROUP - 1]),
 )
 
 
@@ -85,20 +85,20 @@ def entries_of(table: Any) -> list[int]:
 def new_pool(size: int, slotted: bool) -> Pool:
     worker = records(1, Worker)
     worker.free = size
-    worker.spare_page = NONE
+    worker.spare_group = NONE
     # The ring is as small as it may be, so that it is often full.
-    order = records(1 << (2 * size).bit_length(), Stretch)
+    order = records(1 << (2 * size).bit_length(), IdleRun)
     return Pool(
-        copies=records(2 * size, Copy),
+        frames=records(2 * size, Frame),
         states=np.zeros(2 * size, np.int8),
         links=np.zeros(2 * size, np.int32),
-        slots=np.zeros(2 * size if slotted else 0, np.int32),
-        free_slots=np.arange(size - 1, -1, -1, dtype=np.int32)[: size if slotted else 0],
-        read_slots=np.zeros(size if slotted else 0, np.int8),
+        addresses=np.zeros(2 * size if slotted else 0, np.int32),
+        free_addresses=np.arange(size - 1, -1, -1, dtype=np.int32)[: size if slotted else 0],
+        read_addresses=np.zeros(size if slotted else 0, np.int8),
         order=order,
         buckets=np.full(4, NONE, np.int32),
-        pages=records(size, IndexPage),
-        places=np.zeros(size * PAGE, np.int32),
+        groups=records(size, KeyGroup),
+        places=np.zeros(size * GROUP, np.int32),
         worker=worker,
     )
 
@@ -128,7 +128,7 @@ class PoolBesideNaive(RuleBasedStateMachine):
             self.pairs[ours] = theirs
             self.held.append((ours, theirs))
             # The naive copies are slots, counted from the other end.
-            assert not len(self.pool.slots) or self.pool.slots[ours] == self.size - 1 - theirs
+            assert not len(self.pool.addresses) or self.pool.addresses[ours] == self.size - 1 - theirs
 
     @precondition(lambda self: any(theirs not in self.naive.content for _, theirs in self.held))
     @rule(data=st.data(), key=KEYS, stride=st.integers(1, 3))
@@ -187,25 +187,25 @@ class PoolBesideNaive(RuleBasedStateMachine):
         assert counts[BlockState.FREE] - len(states) + self.size == int(self.pool.worker[0].free)
         assert counts[BlockState.CACHED_IDLE] == int(self.pool.worker[0].idle)
         assert sum(counts.values()) == len(states)
-        references = self.pool.copies["refs"][np.isin(states, [BlockState.PRIVATE, BlockState.CACHED_ACTIVE])]
+        references = self.pool.frames["refs"][np.isin(states, [BlockState.PRIVATE, BlockState.CACHED_ACTIVE])]
         assert (references > 0).all()
         assert int(references.sum()) == len(self.held)
 
     @invariant()
     def each_slot_is_free_or_the_slot_of_one_copy(self) -> None:
-        if len(self.pool.slots):
-            free = self.pool.free_slots[: int(self.pool.worker[0].free)]
-            taken = self.pool.slots[self.pool.states != BlockState.FREE]
+        if len(self.pool.addresses):
+            free = self.pool.free_addresses[: int(self.pool.worker[0].free)]
+            taken = self.pool.addresses[self.pool.states != BlockState.FREE]
             assert sorted([*free.tolist(), *taken.tolist()]) == list(range(self.size))
 
     @invariant()
     def the_index_has_the_pages_of_the_cached_keys_alone(self) -> None:
         keys: list[Any] = [key for key, copies in self.naive.cached.items() if copies]  # integers, as `KEYS` has them
-        live = live_pages(self.pool.pages, self.pool.worker[0])
-        assert sorted(int(self.pool.pages[page].number) for page in live) == sorted({key // PAGE for key in keys})
-        places = self.pool.places.reshape(-1, PAGE)
+        live = live_pages(self.pool.groups, self.pool.worker[0])
+        assert sorted(int(self.pool.groups[page].number) for page in live) == sorted({key // GROUP for key in keys})
+        places = self.pool.places.reshape(-1, GROUP)
         assert np.count_nonzero(places) == len(keys)
-        assert all(self.pool.pages[page].used == np.count_nonzero(places[page]) for page in live)
+        assert all(self.pool.groups[page].used == np.count_nonzero(places[page]) for page in live)
 
     @invariant()
     def idle_blocks_stand_in_order_of_age(self) -> None:

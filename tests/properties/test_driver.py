@@ -14,7 +14,7 @@ from playproof_kernel.ground import timers
 from playproof_kernel.ground.jit import compiled_entry
 from playproof_kernel.ground.transitions import REQUEST_TABLE, advance
 from playproof_kernel.handoff import handoffs
-from playproof_kernel.runs.finite import new_sim
+from playproof_kernel.runs.setup import new_sim
 from playproof_reference.driver import Driver as NaiveDriver
 from playproof_spec.deployment import DeploymentSpec, LoadSpec, WorkerSpec
 from playproof_spec.graph import Graph

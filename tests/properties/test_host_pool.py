@@ -8,25 +8,34 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from group_index import chained_blocks, live_pages
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from index_pages import chained_blocks, live_pages
-from playproof_kernel.ground.arrays import NONE, Copy, Copying, Host, HostDetail, HostPage, HostStretch, Indexed
+from playproof_kernel.ground.arrays import (
+    NONE,
+    Frame,
+    Host,
+    HostDetail,
+    HostIdleRun,
+    HostKeyGroup,
+    HostTransfer,
+    Indexed,
+)
 from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.key_groups import GROUP
 from playproof_kernel.ground.records import records
 from playproof_kernel.host import host_pool
 from playproof_kernel.host.host_pool import HostPool, Sources
-from playproof_kernel.memory.pages import PAGE
 from playproof_spec.machines import BlockState, HostBlockState
 
 # Few keys, so that steps meet the same blocks, at the edges of few pages; a step may be longer than a page.
 KEYS = st.builds(
-    lambda page, place: page * PAGE + place,
+    lambda page, place: page * GROUP + place,
     st.integers(0, 2),
-    st.sampled_from([0, 1, 2, PAGE // 2, PAGE - 3, PAGE - 2, PAGE - 1]),
+    st.sampled_from([0, 1, 2, GROUP // 2, GROUP - 3, GROUP - 2, GROUP - 1]),
 )
-STRIDES = st.sampled_from([1, 1, 2, 3, PAGE + 1])
+STRIDES = st.sampled_from([1, 1, 2, 3, GROUP + 1])
 
 
 # The pool's functions are compiled into their callers; these are callers for the test.
@@ -84,14 +93,14 @@ def unpin(pool: HostPool, key: int, stride: int, number: int) -> None:
 def new_pool(size: int) -> HostPool:
     record = records(1, Host)
     record.capacity = size
-    record.spare_page = NONE
+    record.spare_group = NONE
     log = records(1, Indexed)
     return HostPool(
-        states=np.zeros(size * PAGE, np.int8),
-        details=records(size * PAGE, HostDetail),
-        order=records(size * host_pool.ORDER_PER_BLOCK, HostStretch),
+        states=np.zeros(size * GROUP, np.int8),
+        details=records(size * GROUP, HostDetail),
+        order=records(size * host_pool.ORDER_PER_BLOCK, HostIdleRun),
         buckets=np.full(2, NONE, np.int32),
-        pages=records(size, HostPage),
+        groups=records(size, HostKeyGroup),
         record=record,
         index=log,
         index_buckets=np.zeros(0, np.int32),
@@ -103,10 +112,10 @@ def new_sources(number: int) -> Sources:
     """Copies of G1 that are cached and held, one for each key of a run."""
     return Sources(
         table=np.arange(number, dtype=np.int32),
-        slots=np.arange(number, dtype=np.int32),
-        read_slots=np.zeros(number, np.int8),
+        addresses=np.arange(number, dtype=np.int32),
+        read_addresses=np.zeros(number, np.int8),
         states=np.full(number, BlockState.CACHED_ACTIVE, np.int8),
-        copies=records(number, Copy),
+        frames=records(number, Frame),
     )
 
 
@@ -145,12 +154,12 @@ class HostPoolBesideNaive(RuleBasedStateMachine):
         number = (missing[-1] - key) // stride + 1
         keys = [key + i * stride for i in range(number)]
         sources = new_sources(number)
-        sources.read_slots[[i for i in gone if i < number]] = 1
+        sources.read_addresses[[i for i in gone if i < number]] = 1
         is_read = any(i in gone for i, key in enumerate(keys) if key in missing)
         kept = sum(key in self.idle for key in keys)
         assert examine(self.pool, key, stride, number, sources) == (len(missing), kept, is_read)
-        sources.read_slots[:] = 0
-        copying = records(1, Copying)
+        sources.read_addresses[:] = 0
+        copying = records(1, HostTransfer)
         copying.first = NONE
         store(self.pool, copying, key, stride, number, sources)
         assert int(copying[0].blocks) == len(missing)
@@ -162,7 +171,7 @@ class HostPoolBesideNaive(RuleBasedStateMachine):
     @rule(runs=st.lists(st.tuples(KEYS, st.integers(1, 3)), min_size=1, max_size=4))
     def store_at_once(self, runs: list[tuple[int, int]]) -> None:
         """Store a prompt of several runs, in whatever order their keys are, and let it end."""
-        copying = records(1, Copying)
+        copying = records(1, HostTransfer)
         copying.first = NONE
         sources, stored = new_sources(3 * len(runs)), list[int]()
         for turn, (key, number) in enumerate(runs):
@@ -184,13 +193,13 @@ class HostPoolBesideNaive(RuleBasedStateMachine):
         reading = [copy for copy in gone if sources.states[copy] == BlockState.READING]
         for copy in reading:
             sources.states[copy] = BlockState.FREE
-            sources.read_slots[copy] = 1
+            sources.read_addresses[copy] = 1
             if data.draw(st.booleans()):
-                sources.states[copy], sources.slots[copy] = BlockState.READING, len(sources.table)
+                sources.states[copy], sources.addresses[copy] = BlockState.READING, len(sources.table)
         assert end_store(self.pool, copying, sources) == len(reading)
-        assert not sources.read_slots.any()
+        assert not sources.read_addresses.any()
         assert np.count_nonzero(sources.states == BlockState.READING) == np.count_nonzero(
-            sources.slots == len(sources.table)
+            sources.addresses == len(sources.table)
         )
         self.pending -= set(keys)
         self.come(keys[::-1])
@@ -266,7 +275,7 @@ class HostPoolBesideNaive(RuleBasedStateMachine):
     def same_blocks(self) -> None:
         of_state: dict[int, set[int]] = {state: set() for state in HostBlockState}
         for place in np.flatnonzero(self.pool.states):
-            key = int(self.pool.pages[place // PAGE].number) * PAGE + int(place) % PAGE
+            key = int(self.pool.groups[place // GROUP].number) * GROUP + int(place) % GROUP
             of_state[int(self.pool.states[place])].add(key)
             if self.pool.states[place] == HostBlockState.PINNED:
                 assert int(self.pool.details[place].link) == self.pins[key]
@@ -281,23 +290,23 @@ class HostPoolBesideNaive(RuleBasedStateMachine):
         record = self.pool.record[0]
         stretches = self.pool.order[int(record.oldest) : int(record.newest)]
         assert [
-            int(self.pool.pages[int(stretch.page)].number) * PAGE + low
+            int(self.pool.groups[int(stretch.group)].number) * GROUP + low
             for stretch in stretches
-            for low in range(PAGE - 1, -1, -1)
+            for low in range(GROUP - 1, -1, -1)
             if int(stretch.blocks) >> low & 1
         ] == self.idle
 
     @invariant()
     def each_page_chains_its_stretches(self) -> None:
         """All of its idle blocks are in them."""
-        for number, page in enumerate(self.pool.pages[: int(self.pool.record[0].pages)]):
-            assert chained_blocks(self.pool.pages, self.pool.order, number) == int(page.idle)
+        for number, page in enumerate(self.pool.groups[: int(self.pool.record[0].groups)]):
+            assert chained_blocks(self.pool.groups, self.pool.order, number) == int(page.idle)
 
     @invariant()
     def pages_without_blocks_are_given_back(self) -> None:
-        live = live_pages(self.pool.pages, self.pool.record[0])
-        numbers = sorted(int(self.pool.pages[page].number) for page in live)
-        assert numbers == sorted({key // PAGE for key in self.held()})
+        live = live_pages(self.pool.groups, self.pool.record[0])
+        numbers = sorted(int(self.pool.groups[page].number) for page in live)
+        assert numbers == sorted({key // GROUP for key in self.held()})
 
 
 TestHostPoolBesideNaive = HostPoolBesideNaive.TestCase

@@ -22,12 +22,12 @@ CAPACITY = 400
 # The tree's functions are compiled into their callers; these are callers for the test.
 @compiled_entry
 def find_prefix(tree: Tree, request: int, most: int) -> tuple[int, int]:
-    return radix_tree.find_prefix(tree, request, most)
+    return radix_tree.match_prefix(tree, request, most)
 
 
 @compiled_entry
 def lock_prefix(tree: Tree, pages: int, node: int) -> int:
-    return radix_tree.lock_prefix(tree, pages, node)
+    return radix_tree.lock_matched(tree, pages, node)
 
 
 @compiled_entry
@@ -56,7 +56,7 @@ def touch(tree: Tree, pages: int, node: int) -> int:
 
 @compiled_entry
 def unlock(tree: Tree, node: int) -> None:
-    radix_tree.unlock(tree, node)
+    radix_tree.dec_lock_ref(tree, node)
 
 
 @compiled_entry

@@ -26,8 +26,10 @@ from playproof_kernel.ground.jit import compiled_entry
 from playproof_kernel.ground.lifecycle import Hold
 from playproof_kernel.ground.transitions import REQUEST_TABLE, advance, advance_handoff
 from playproof_kernel.runs import phases
-from playproof_kernel.runs.controlled_run import start_controlled, with_more_seats
+from playproof_kernel.runs.controlled_setup import start_controlled
 from playproof_kernel.runs.cuts import InvalidSnapshot
+from playproof_kernel.runs.loop import Stop
+from playproof_kernel.runs.room import with_room
 from playproof_reference.controls import Controls as NaiveControls
 from playproof_reference.controls import replay_controlled as naive_controlled
 from playproof_spec.certificate import prove
@@ -239,7 +241,7 @@ class ControlsBesideNaive(RuleBasedStateMachine):
     def both_step(self) -> None:
         assert self.naive is not None
         if self.split and int(self.sim.run[0].seats) < int(self.sim.config[0].lanes):
-            self.sim = with_more_seats(self.sim)
+            self.sim = with_room(self.sim, Stop.SEATS)
         while step(self.sim):
             pass
         before = -1

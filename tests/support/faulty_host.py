@@ -22,7 +22,7 @@ def show_at_submission() -> None:
     submit = offload._submit
 
     def submit_at_once(sim: Any, row: int, direction: int, may_start: int) -> None:
-        record = sim.hosts[sim.copyings[row].worker]
+        record = sim.hosts[sim.host_transfers[row].worker]
         latency = int(record.latency)
         if direction == D2H:
             record.bytes_per_second[D2H] = sim.hosts[record.pool].pool_bytes_per_second[D2H] = 0.0

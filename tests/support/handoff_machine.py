@@ -117,7 +117,7 @@ class HandoffBesideNaive(ReplayBesideNaive):
             for name, members in standing:
                 for node in members:
                     places.setdefault(node, []).append(name)
-        moving = Counter(self.sim.transfers.node[: int(self.sim.run[0].transfers)].tolist())
+        moving = Counter(self.sim.kv_transfers.node[: int(self.sim.run[0].kv_transfers)].tolist())
         for node, state in enumerate(self.sim.handoff_state.tolist()):
             row = node + len(self.sim.node_state)
             activates = self.sim.tickets[row].action != 0

@@ -15,14 +15,14 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from group_index import chained_blocks
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
-from index_pages import chained_blocks
 from loading import loading_case
-from playproof_kernel.ground.arrays import ASIDE, NONE, PENDING, WAITING
+from playproof_kernel.ground.arrays import DEFERRED, NONE, PENDING, WAITING
 from playproof_kernel.ground.jit import compiled_entry
+from playproof_kernel.ground.key_groups import GROUP
 from playproof_kernel.host import offload
-from playproof_kernel.memory.pages import PAGE
 from playproof_reference.disaggregated import Disaggregated as NaiveDisagg
 from playproof_reference.host import Copying, SharedLinks
 from playproof_reference.host import HostPool as NaiveHost
@@ -104,15 +104,17 @@ class HostBesideNaive(ReplayBesideNaive):
         return {self.key_at(row, place): (int(states[place]), int(pins[place])) for place in places}
 
     def key_at(self, row: int, place: int) -> int:
-        return int(self.sim.host_pages[row][place // PAGE].number) * PAGE + int(place) % PAGE
+        return int(self.sim.host_key_groups[row][place // GROUP].number) * GROUP + int(place) % GROUP
 
     def copies(self) -> list[int]:
         """Rows of the copies prepared or under way."""
-        states = self.sim.copying_state
-        return [row for row, state in enumerate(states) if state in UNDER_WAY and self.sim.copyings[row].blocks > 0]
+        states = self.sim.host_transfer_state
+        return [
+            row for row, state in enumerate(states) if state in UNDER_WAY and self.sim.host_transfers[row].blocks > 0
+        ]
 
     def is_load(self, row: int) -> bool:
-        return bool(self.sim.tickets[int(self.sim.copyings[row].request)].load == row)
+        return bool(self.sim.tickets[int(self.sim.host_transfers[row].request)].load == row)
 
     # What holds after each step
 
@@ -134,14 +136,14 @@ class HostBesideNaive(ReplayBesideNaive):
 
     def oldest_first(self, row: int) -> list[int]:
         """Idle blocks of a pool in their order of use, with what the kernel puts off entered in a copy of it."""
-        changed = ("hosts", "host_pages", "host_order")
+        changed = ("hosts", "host_key_groups", "host_order")
         sim = self.sim._replace(**{name: getattr(self.sim, name).copy() for name in changed})
         settle(sim, next(number for number, _ in self.hosted() if self.sim.hosts[number].pool == row))
         order = sim.host_order[row, int(sim.hosts[row].oldest) : int(sim.hosts[row].newest)]
         return [
-            self.key_at(row, int(stretch.page) * PAGE + low)
+            self.key_at(row, int(stretch.group) * GROUP + low)
             for stretch in order
-            for low in range(PAGE - 1, -1, -1)
+            for low in range(GROUP - 1, -1, -1)
             if int(stretch.blocks) >> low & 1
         ]
 
@@ -149,11 +151,11 @@ class HostBesideNaive(ReplayBesideNaive):
     def pages_know_the_states_of_their_blocks(self) -> None:
         """The bits of each page are the states of its places, and its chain of stretches has its idle ones."""
         for row in self.pools():
-            pages, order = self.sim.host_pages[row], self.sim.host_order[row]
-            states = self.sim.host_state[row].reshape(-1, PAGE)
-            for number in range(int(self.sim.hosts[row].pages)):
+            pages, order = self.sim.host_key_groups[row], self.sim.host_order[row]
+            states = self.sim.host_state[row].reshape(-1, GROUP)
+            for number in range(int(self.sim.hosts[row].groups)):
                 for name, of in BITS.items():
-                    bits = sum(1 << low for low in range(PAGE) if states[number, low] in of)
+                    bits = sum(1 << low for low in range(GROUP) if states[number, low] in of)
                     assert pages[number][name] == bits, name
                 assert chained_blocks(pages, order, number) == pages[number].idle
 
@@ -198,9 +200,9 @@ class HostBesideNaive(ReplayBesideNaive):
         """What was submitted is there, was evicted, or is under way; what is pending besides is only prepared."""
         size = {row: Counter[str]() for row in self.pools()}
         for number in self.copies():
-            copying = self.sim.copyings[number]
+            copying = self.sim.host_transfers[number]
             row = int(self.sim.hosts[int(copying.worker)].pool)
-            prepared = self.sim.copying_state[number] == TransferState.PREPARED
+            prepared = self.sim.host_transfer_state[number] == TransferState.PREPARED
             size[row]["load" if self.is_load(number) else "prepared" if prepared else "store"] += int(copying.blocks)
         for row in size:
             users = self.sim.hosts[self.sim.hosts.pool == row]
@@ -212,9 +214,9 @@ class HostBesideNaive(ReplayBesideNaive):
     @invariant()
     def links_are_at_the_same_point(self) -> None:
         for number, worker in self.hosted():
-            mine = [row for row in self.copies() if self.sim.copyings[row].worker == number]
+            mine = [row for row in self.copies() if self.sim.host_transfers[row].worker == number]
             theirs = [copying for copying in worker.host.copyings if copying.rank == worker.rank]
-            ours = Counter((self.is_load(row), int(self.sim.copyings[row].blocks)) for row in mine)
+            ours = Counter((self.is_load(row), int(self.sim.host_transfers[row].blocks)) for row in mine)
             assert ours == Counter((copying.load, len(copying.keys)) for copying in theirs)
             if self.shared:
                 self.bytes_left_are_the_same(worker, mine, theirs)
@@ -231,8 +233,8 @@ class HostBesideNaive(ReplayBesideNaive):
             for c in theirs
             if c.number in left
         )
-        under_way = [row for row in mine if self.sim.copying_state[row] != TransferState.PREPARED]
-        ours = sorted(float(self.sim.copyings[row].left) for row in under_way)
+        under_way = [row for row in mine if self.sim.host_transfer_state[row] != TransferState.PREPARED]
+        ours = sorted(float(self.sim.host_transfers[row].left) for row in under_way)
         assert len(ours) == len(exact)
         assert all(abs(a - b) < BYTES_OFF_MOST for a, b in zip(ours, exact, strict=True))
 
@@ -244,7 +246,7 @@ class HostBesideNaive(ReplayBesideNaive):
             assert self.seated(number) == naive.running
             assert self.queued(number, WAITING) == naive.waiting
             if isinstance(naive, NaiveHostWorker):
-                assert self.queued(number, ASIDE) == naive.aside
+                assert self.queued(number, DEFERRED) == naive.aside
             if isinstance(naive, DestinationRole):
                 assert self.queued(number, PENDING) == naive.pending
 

@@ -17,7 +17,8 @@ from playproof_kernel.checks.translation import settings_of
 from playproof_kernel.corpus.compiled import compile_graph
 from playproof_kernel.driver import play_driver
 from playproof_kernel.ground.arrays import NONE, RETURNING, Sim
-from playproof_kernel.runs.finite import ledger_of, new_sim, run_for
+from playproof_kernel.runs.ledgers import ledger_of
+from playproof_kernel.runs.setup import new_sim
 from playproof_spec.deployment import Backend, DecodeSpec, DeploymentSpec, LoadSpec, Rules, WorkerSpec
 from playproof_spec.graph import Graph
 from playproof_spec.ledger import Ledger
@@ -31,6 +32,7 @@ from playproof_spec.machines import (
     RequestState,
 )
 from playproof_spec.sketch import sketch
+from slices import run_for
 from strategies import RELATIONS, timings, transfers
 
 # Far more instants than any run here has: one that gets there goes round in circles.
@@ -163,7 +165,7 @@ def check_pools(sim: Sim) -> None:
 def _check_copies(sim: Sim, worker: int) -> None:
     record = sim.workers[worker]
     total = int(sim.config[record.role].blocks)
-    refs = sim.copies[worker].refs
+    refs = sim.frames[worker].refs
     states = np.bincount(sim.block_state[worker], minlength=len(BlockState))
     assert record.free == total - len(refs) + states[BlockState.FREE]
     assert record.idle == states[BlockState.CACHED_IDLE] + states[BlockState.READING_IDLE]
@@ -185,8 +187,8 @@ def _kept(sim: Sim, worker: int) -> int:
     read = np.isin(sim.block_state[worker], (BlockState.READING, BlockState.READING_IDLE))
     kept, row = int(np.count_nonzero(read)), int(sim.queues[worker, RETURNING].head)
     while row != NONE:
-        kept += int(sim.copyings[row].blocks)
-        row = int(sim.copyings[row].next)
+        kept += int(sim.host_transfers[row].blocks)
+        row = int(sim.host_transfers[row].next)
     return kept
 
 
@@ -220,21 +222,21 @@ def check_nothing_is_left(sim: Sim) -> None:
     run = sim.run[0]
     assert {NodeState(int(state)) for state in sim.node_state} <= ENDED
     assert run.finished == len(sim.node_state)
-    for name in ("heap", "feedback", "in_flight", "holders", "transfers"):
+    for name in ("heap", "feedback", "in_flight", "holders", "kv_transfers"):
         assert run[name] == 0, name
     assert (sim.queues["head"] == NONE).all()
     assert (sim.queues["tail"] == NONE).all()
     assert (sim.actions["head"] == NONE).all()
     assert (sim.workers.pass_end == NONE).all()
-    for name in ("running", "canceled", "holding", "macro", "too_long"):
+    for name in ("running", "canceled", "holding", "macro", "noticed"):
         assert (sim.workers[name] == 0).all(), name
     for name in ("action", "hold"):
         assert (sim.tickets[name] == 0).all(), name
     assert (sim.tickets.holder == NONE).all()
     assert (sim.live.table_len == 0).all()
     assert (sim.workers.free + sim.workers.idle == sim.config.blocks[sim.workers.role]).all()
-    assert (sim.copies["refs"] <= 0).all()
-    for name in ("copyings", "awake"):
+    assert (sim.frames["refs"] <= 0).all()
+    for name in ("host_transfers", "awake"):
         assert (sim.hosts[name] == 0).all(), name
     assert not np.isin(sim.host_state, (HostBlockState.PENDING_STORE, HostBlockState.PINNED)).any()
     for worker, record in enumerate(sim.workers):

@@ -16,7 +16,7 @@ from unittest import mock
 
 from playproof_kernel import simulate_controlled
 from playproof_kernel.driver import instances
-from playproof_kernel.runs import controlled_run
+from playproof_kernel.runs import controlled_ledger, controlled_run
 from playproof_spec.certificate import prove
 from playproof_spec.deployment import (
     DecodeSpec,
@@ -102,7 +102,10 @@ def found(shared: bool, split: bool, workers: int) -> Found:
 def main() -> None:
     instances.namespace = lambda sim, lane, ordinal: 0
     # What would see it, as its own test shows.
-    with mock.patch.object(controlled_run, "refuse_wrong_namespaces", return_value=None):
+    with (
+        mock.patch.object(controlled_run, "refuse_wrong_namespaces", return_value=None),
+        mock.patch.object(controlled_ledger, "refuse_wrong_namespaces", return_value=None),
+    ):
         for each in DEPLOYMENTS:
             result = found(*each)
             print(*each, result.instances, result.first_reused, result.last_restored)

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from loading import loading_controls
 from playproof_kernel.ground.arrays import NONE, Sim
-from playproof_kernel.memory.pages import PAGE
+from playproof_kernel.ground.key_groups import GROUP
 from playproof_kernel.runs import loop
-from playproof_kernel.runs.controlled_run import start_controlled, with_more_seats
+from playproof_kernel.runs.controlled_setup import start_controlled
 from playproof_kernel.runs.cuts import InvalidSnapshot
-from playproof_kernel.runs.finite import with_room
+from playproof_kernel.runs.room import with_room
 from playproof_reference.controls import ControlledAggregated
 from playproof_reference.controls import ControlledDisaggregated as ControlledDisagg
 from playproof_reference.controls import Controls as NaiveControls
@@ -44,8 +44,8 @@ def common_tokens(graph: Graph, one: int, other: int) -> int:
 
 def key_of(sim: Sim, worker: int, copy: int) -> int:
     """Return the key under which a copy of a worker is cached."""
-    page, place = divmod(int(sim.copies[worker, copy].place), PAGE)
-    return int(sim.index_pages[worker, page].number) * PAGE + place
+    page, place = divmod(int(sim.frames[worker, copy].place), GROUP)
+    return int(sim.key_groups[worker, page].number) * GROUP + place
 
 
 class RecycledPlays(RuleBasedStateMachine):
@@ -125,7 +125,7 @@ class RecycledPlays(RuleBasedStateMachine):
                 return True
             if stop == loop.Stop.SLICE:
                 return False
-            self.sim = with_more_seats(self.sim) if stop == loop.Stop.SEATS else with_room(self.sim, stop)
+            self.sim = with_room(self.sim, stop)
 
     def take_logs(self) -> None:
         assert self.sim is not None
@@ -192,7 +192,7 @@ class RecycledPlays(RuleBasedStateMachine):
             assert all(space <= key < space + span for key in keys if 0 <= key < nodes * span)
         for pool, states in enumerate(sim.host_state):
             for place in (states == HostBlockState.PINNED).nonzero()[0]:
-                key = int(sim.host_pages[pool][place // PAGE].number) * PAGE + int(place) % PAGE
+                key = int(sim.host_key_groups[pool][place // GROUP].number) * GROUP + int(place) % GROUP
                 loading = {int(sim.static[row].space) for row, ticket in enumerate(sim.tickets) if ticket.load != NONE}
                 assert key // span * span in loading
 

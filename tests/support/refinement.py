@@ -16,7 +16,7 @@ import numpy as np
 from formulas import compiled, holds
 from playproof_kernel.checks.guards import At, nodes_of_play
 from playproof_kernel.ground import lifecycle
-from playproof_kernel.ground.arrays import ASIDE, NONE, READY, WAITING
+from playproof_kernel.ground.arrays import DEFERRED, NONE, READY, WAITING
 from playproof_spec import models
 from playproof_spec.machines import (
     BLOCK,
@@ -263,7 +263,7 @@ class Refinement:
     def _check_blocks(self, sim: Any) -> None:
         # As lists: the records are looked at a thousand times a run.
         block_states = [row.tolist() for row in sim.block_state]
-        references = [row["refs"].tolist() for row in sim.copies]
+        references = [row["refs"].tolist() for row in sim.frames]
         for (worker, copy), values in self.blocks.items():
             if values["s"] != block_states[worker][copy]:
                 _same(f"state of block {copy} of worker {worker}", values["s"], block_states[worker][copy])
@@ -312,7 +312,7 @@ class Refinement:
                 _same(f"{fact} of node {node}", values[fact], bool(sim.handoffs[node][column] != NONE))
         self._check_blocks(sim)
         for row in [index for kind, index in touched if kind == "transfer" and index in self.transfers]:
-            _same(f"copy {row}", self.transfers[row]["s"], int(sim.copying_state[row]))
+            _same(f"copy {row}", self.transfers[row]["s"], int(sim.host_transfer_state[row]))
 
 
 def _settle_memory(sim: Any, request: int, values: Values) -> None:
@@ -340,7 +340,7 @@ def _share(values: Values, name: str, wanted: int, model: str, more: str, less: 
 
 def _references(at: At) -> int:
     """Return how many references the block had before the event, whose own step may be done already."""
-    refs = int(at.sim.copies[at.row(at.sim.block_state)][at.index].refs)
+    refs = int(at.sim.frames[at.row(at.sim.block_state)][at.index].refs)
     state = int(at.states[at.index])
     if BLOCK.events(at.event).name == "RELEASE":
         return refs + 1
@@ -366,7 +366,7 @@ def _places(sim: Any) -> dict[int, int]:
     """Return where each request is that waits or runs; one between two chunks of its prompt has a seat."""
     places: dict[int, int] = {}
     for worker in range(len(sim.workers)):
-        for queue in (WAITING, READY, ASIDE):
+        for queue in (WAITING, READY, DEFERRED):
             for request in _queue(sim.live, int(sim.queues[worker, queue].head)):
                 runs = sim.request_state[request] == RequestState.RUNNING
                 places[request] = models.SEATED if runs else models.QUEUED

@@ -11,13 +11,14 @@ from playproof_kernel.corpus.compiled import compile_graph
 from playproof_kernel.driver import play_driver
 from playproof_kernel.ground.arrays import NONE, Heap, Sim
 from playproof_kernel.ground.records import records
-from playproof_kernel.runs.finite import new_sim, run_for
+from playproof_kernel.runs.setup import new_sim
 from playproof_reference.aggregated import Aggregated as NaiveAggregated
 from playproof_reference.disaggregated import Disaggregated as NaiveDisagg
 from playproof_spec.deployment import DeploymentSpec, LoadSpec
 from playproof_spec.graph import Graph
 from playproof_spec.machines import NodeState
 from pressure import check_nothing_is_left
+from slices import run_for
 
 # Instants before which a run is not hurried to its end.
 STEPS_LEAST = 12

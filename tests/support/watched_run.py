@@ -55,16 +55,16 @@ def _expire_before_closing() -> None:
 
 def _evict_without_need() -> None:
     """Evict an idle block whenever there is one."""
-    real = block_pool.allocate
+    real = block_pool.get_new_blocks
 
     def allocate(pool: Any, table: Any, begin: int, number: int, event: int) -> None:
         if pool.worker[0].idle > 0 and number <= pool.worker[0].free:
-            copies, states = pool.copies, pool.states
+            copies, states = pool.frames, pool.states
             idle = next(i for i in range(len(states)) if states[i] == BlockState.CACHED_IDLE and copies[i].refs < 0)
             transitions.advance(transitions.BLOCK_TABLE, states, idle, BlockEvent.EVICT)
         real(pool, table, begin, number, event)
 
-    block_pool.allocate = allocate
+    block_pool.get_new_blocks = allocate
 
 
 def _dispatch_early() -> None:

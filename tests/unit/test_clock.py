@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from playproof_kernel import UnfitLoad, simulate, simulate_controlled
 from playproof_kernel.runs import loop
-from playproof_kernel.runs.finite import with_room
+from playproof_kernel.runs.simulation import Simulation
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.clock import PREPARED_PLAYS, PassBound, RoleWork, clock_finding
 from playproof_spec.deployment import (
@@ -94,8 +95,9 @@ def test_run_controls_and_transfers_are_refused_too() -> None:
 
 def test_a_run_that_comes_to_the_end_is_no_fault_of_ours() -> None:
     # What preemptions make of a run no bound foresees; the loop stops at the horizon, and says so by name.
+    run = SimpleNamespace(config=[SimpleNamespace(end=HORIZON_NS)])
     with pytest.raises(UnfitLoad, match="clock-horizon"):
-        with_room(None, loop.Stop.HORIZON)  # type: ignore[arg-type]
+        Simulation(run).refuse(loop.Stop.HORIZON)  # type: ignore[arg-type]
 
 
 def test_the_library_says_the_same() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import playproof_kernel
 from playproof_kernel.ground.arrays import Sim
+from playproof_spec.machines import MACHINES
 
 KERNEL = Path(playproof_kernel.__file__).parent
 # How state arrays are called: fields of `Sim`; and "states", a field of `Pool` and the parameter of `advance`.
@@ -59,7 +60,7 @@ def _names(expression: ast.expr) -> set[str]:
 
 
 def test_every_machine_that_runs_has_an_array() -> None:
-    assert {"node_state", "request_state", "handoff_state", "phase_state", "copying_state"} < STATE_NAMES
+    assert {"node_state", "request_state", "handoff_state", "phase_state", "host_transfer_state"} < STATE_NAMES
     assert len(STATE_NAMES) == 10
 
 
@@ -86,3 +87,17 @@ def test_the_reading_finds_each_way_of_writing() -> None:
     for way in ways:
         assert list(written_states(ast.parse(way))), way
     assert not list(written_states(ast.parse("def f(sim):\n    state = sim.node_state[3]\n    sim.live[3].ready = 1")))
+
+
+def test_every_event_of_a_machine_is_raised() -> None:
+    """An event that nobody raises is law without a case: it would be proven, drawn and counted for nothing."""
+    raised = {
+        f"{node.value.id}.{node.attr}"
+        for source in KERNEL.rglob("*.py")
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    events = {machine.events for machine in MACHINES}
+    wanted = {f"{kind.__name__}.{event.name}" for kind in events for event in kind}
+    assert len(wanted) > 40
+    assert wanted <= raised

@@ -124,11 +124,11 @@ def test_a_bundle_is_allocated_and_grows_by_its_dimensions() -> None:
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        ("return sim.live[3].dispatched + sim.copies[1, 2].refs", ""),
+        ("return sim.live[3].dispatched + sim.frames[1, 2].refs", ""),
         ("return sim.live[3].dispatchd", '"Live" has no attribute "dispatchd"'),
-        ("return sim.copies[1, 2].ref", '"Copy" has no attribute "ref"'),
+        ("return sim.frames[1, 2].ref", '"Frame" has no attribute "ref"'),
         ("return sim.queues[0, 1].heads", '"Queue" has no attribute "heads"'),
-        ("return sim.copies[1][2].ref", '"Copy" has no attribute "ref"'),
+        ("return sim.frames[1][2].ref", '"Frame" has no attribute "ref"'),
         ("return int(sim.lives[0].worker)", '"Sim" has no attribute "lives"'),
     ],
 )
@@ -145,3 +145,12 @@ def test_a_misspelt_field_fails_the_type_check(tmp_path: Path, body: str, error:
 def test_no_function_of_the_kernel_takes_just_anything_for_the_bundle() -> None:
     for source in sorted(Path(playproof_kernel.ground.arrays.__file__).parents[1].rglob("*.py")):
         assert "sim: Any" not in source.read_text("utf-8"), source.name
+
+
+def test_a_field_that_there_is_none_of_cannot_be_set() -> None:
+    """NumPy would take it as an attribute of the array, and nothing would come of it."""
+    rows = records(2, Worker)
+    with pytest.raises(AttributeError, match="have no field misspelt"):
+        rows.misspelt = 3
+    with pytest.raises(ValueError, match="has no misspelt"):
+        allocate(Sim, {}, {"misspelt": rows})

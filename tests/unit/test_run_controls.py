@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from playproof_kernel import ControlledLedger, simulate, simulate_controlled
 from playproof_kernel.memory.block_pool import GENERATED
-from playproof_kernel.runs import controlled_run, loop
-from playproof_kernel.runs.controlled_run import start_controlled
-from playproof_kernel.runs.finite import SLICE
+from playproof_kernel.runs import controlled_ledger, controlled_run, loop
+from playproof_kernel.runs.controlled_setup import start_controlled
+from playproof_kernel.runs.simulation import SLICE
 from playproof_spec.certificate import ProvenGraph, prove
 from playproof_spec.digest import graph_digest
 from playproof_spec.machines import RequestState
@@ -363,7 +363,7 @@ def test_state_does_not_grow_with_the_length_of_a_profile(
 ) -> None:
     """Forty times the plays in the same arrays; without capture only four latencies a request are kept of them."""
     finished: list[Any] = []
-    make = controlled_run.ledger_of_controlled
+    make = controlled_ledger.ledger_of_controlled
 
     def kept(sim: Any, *rest: Any) -> ControlledLedger:
         finished.append(sim)

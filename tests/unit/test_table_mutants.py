@@ -23,7 +23,6 @@ HARMLESS: dict[str, set[str]] = {
     },
     "host_block": {
         "reguard pending_store —store_done → resident [unpinned]",
-        "reguard pending_store —drop → absent [unpinned]",
         "reguard resident —pin → pinned [unpinned]",
         "unguard resident —evict → absent []",
     },

@@ -18,7 +18,8 @@ from playproof_kernel.checks.translation import Settings, check_translation, com
 from playproof_kernel.corpus.compiled import CompiledGraph, compile_graph
 from playproof_kernel.driver import instances
 from playproof_kernel.ground.faults import TranslationFault
-from playproof_kernel.runs.controlled_run import simulate_controlled, start_controlled
+from playproof_kernel.runs.controlled_run import simulate_controlled
+from playproof_kernel.runs.controlled_setup import start_controlled
 from playproof_kernel.runs.live_driver import LiveDriver
 from playproof_native.modes import Mode, running
 from playproof_spec.certificate import prove

@@ -16,9 +16,9 @@ import numpy as np
 from playproof_spec.graph import Trigger
 from playproof_spec.machines import HostBlockState, LaneState, NodeState, PhaseState, PlayState, RequestState
 
-from playproof_kernel.ground import lifecycle
+from playproof_kernel.ground import key_groups, lifecycle
 from playproof_kernel.ground.arrays import NONE, Sim
-from playproof_kernel.memory import pages, prompt_keys
+from playproof_kernel.memory import prompt_keys
 
 __all__ = ["PREDICATES", "At"]
 
@@ -169,7 +169,7 @@ def _all_completed(at: At) -> bool:
 
 
 def _servers_settled(sim: Sim) -> bool:
-    if any(sim.hosts.copyings > 0) or np.any(sim.node_state == NodeState.DISPATCHED):
+    if any(sim.hosts.host_transfers > 0) or np.any(sim.node_state == NodeState.DISPATCHED):
         return False
     return not any(lifecycle.engaged(sim, node) for node in _preparation(sim))
 
@@ -215,11 +215,6 @@ def _grace_over(at: At) -> bool:
     return _profile_over(at) and not _run_at_rest(at) and run.now >= run.profile_start + config.duration + config.grace
 
 
-def _drain_over(at: At) -> bool:
-    run, config = at.sim.run[0], at.sim.config[0]
-    return _profile_over(at) and bool(run.now >= run.profile_start + config.duration + config.grace)
-
-
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
@@ -254,7 +249,7 @@ def _fits(at: At) -> bool:
     if config.keeps_tree != 0:
         return bool(live.table_len >= _pages(int(live.computed), size))
     free = int(config.blocks) - int(np.count_nonzero(sim.block_state[worker]))
-    idle = int(np.count_nonzero((sim.block_state[worker] != 0) & (sim.copies[worker].refs < 0)))
+    idle = int(np.count_nonzero((sim.block_state[worker] != 0) & (sim.frames[worker].refs < 0)))
     tokens = lifecycle.known(sim, request)
     if config.reserve == 0:
         # Only what the pass computes has to find room; how much that is, the pass's budget says, but one at the least.
@@ -323,16 +318,16 @@ def _cache_on(at: At) -> bool:
 def _loads_of(at: At) -> int:
     """Return how many loads under way read the host block."""
     sim, row = at.sim, at.row(at.sim.host_state)
-    key = pages.key_at(sim.host_pages[row], at.index)
+    key = key_groups.key_at(sim.host_key_groups[row], at.index)
     loads = 0
     for request in range(len(sim.tickets)):
         copying = int(sim.tickets[request].load)
         # A seat that nobody has taken yet has a ticket that says nothing.
-        if copying == NONE or sim.copyings[copying].request != request:
+        if copying == NONE or sim.host_transfers[copying].request != request:
             continue
-        if sim.hosts[sim.copyings[copying].worker].pool != row:
+        if sim.hosts[sim.host_transfers[copying].worker].pool != row:
             continue
-        part = sim.copyings[copying]
+        part = sim.host_transfers[copying]
         stride = int(sim.config[sim.workers[part.worker].role].key_stride)
         static = sim.static[request]
         for run in range(int(static.key_begin), int(static.key_end)):
@@ -346,7 +341,7 @@ def _loads_of(at: At) -> int:
 def _last_reference(at: At) -> bool:
     if at.machine == "host_block":
         return _loads_of(at) == 1
-    return bool(at.sim.copies[at.row(at.sim.block_state)][at.index].refs == 0)
+    return bool(at.sim.frames[at.row(at.sim.block_state)][at.index].refs == 0)
 
 
 def _unpinned(at: At) -> bool:
@@ -361,13 +356,13 @@ def _host_room(at: At) -> bool:
 def _no_free_block(at: At) -> bool:
     """Whether blocks are short, and the idle blocks that came to rest before this one are gone."""
     worker = at.row(at.sim.block_state)
-    record, copies = at.sim.workers[worker], at.sim.copies[worker]
+    record, frames = at.sim.workers[worker], at.sim.frames[worker]
     config = at.sim.config[record.role]
     free = int(config.blocks) - int(np.count_nonzero(at.states))
-    idle = np.flatnonzero((at.states != 0) & (copies.refs < 0))
+    idle = np.flatnonzero((at.states != 0) & (frames.refs < 0))
     ring = len(at.sim.order[worker])
     # Stretches stand in the order in which they came to rest, the copies of one from the highest number down.
-    age = [((-1 - int(copies[copy].refs) - int(record.oldest)) % ring, -int(copy)) for copy in idle]
+    age = [((-1 - int(frames[copy].refs) - int(record.oldest)) % ring, -int(copy)) for copy in idle]
     return free < record.free_wanted and idle[age.index(min(age))] == at.index
 
 
@@ -396,7 +391,6 @@ PREDICATES: Final[Mapping[str, Callable[[At], bool]]] = {
     "plays_settled": _plays_settled,
     "grace_over": _grace_over,
     "run_at_rest": _run_at_rest,
-    "drain_over": _drain_over,
     "host_room": _host_room,
     "unpinned": _unpinned,
 }

@@ -6,7 +6,8 @@ from playproof_spec.deployment import WorkerSpec
 from playproof_spec.machines import RequestEvent
 
 from playproof_kernel.engines import passes, sglang, sglang_overlap, vllm, vllm_async
-from playproof_kernel.engines.seam import ENGINES, Engine
+from playproof_kernel.engines.seam import ENGINES as ENGINES
+from playproof_kernel.engines.seam import Engine
 from playproof_kernel.ground import queues
 from playproof_kernel.ground.arrays import NONE, READY, WAITING, Sim
 from playproof_kernel.ground.jit import compiled, constant
@@ -34,23 +35,15 @@ _room_for_action = ENGINES.door("room_for_action")
 _ENQUEUE = constant(RequestEvent.ENQUEUE)
 
 
-def number_of(worker: WorkerSpec) -> int:
-    """Return the number of the engine that serves workers of this description.
+def engine_of(worker: WorkerSpec) -> Engine:
+    """Return the engine that serves workers of this description.
 
     Raises
     ------
     ValueError
         When none does.
     """
-    for number, engine in enumerate(ENGINES.choices):
-        if engine.serves(worker):
-            return number
-    raise ValueError(f"no engine serves {worker}")
-
-
-def engine_of(worker: WorkerSpec) -> Engine:
-    """Return the engine that serves workers of this description; see `number_of`."""
-    return ENGINES.choices[number_of(worker)]
+    return ENGINES.choices[ENGINES.number_of(worker)]
 
 
 @compiled

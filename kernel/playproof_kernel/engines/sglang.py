@@ -182,11 +182,11 @@ def reserve(sim: Sim, worker: int, request: int) -> int:
     tree = radix_tree.tree_of(sim, worker)
     held, branch = 0, radix_tree.ROOT
     if config.caching != 0:
-        held, branch = radix_tree.find_prefix(tree, request, prompt // config.block_size)
-    leaf = radix_tree.lock_prefix(tree, held, branch)
+        held, branch = radix_tree.match_prefix(tree, request, prompt // config.block_size)
+    leaf = radix_tree.lock_matched(tree, held, branch)
     fresh = pages_for(sim, prompt) - held
     if fresh > record.free + record.idle:
-        radix_tree.unlock(tree, leaf)
+        radix_tree.dec_lock_ref(tree, leaf)
         return NONE
     claim(sim, worker, fresh)
     live.leaf = leaf
@@ -312,7 +312,7 @@ def plan_macro(sim: Sim, worker: int) -> None:
 def _decode(sim: Sim, worker: int, number: int, end: int) -> None:
     """Give every running request that wants tokens `number` of them, the last at `end`."""
     record = sim.workers[worker]
-    if config_of(sim, worker).spare_pages != 0:
+    if config_of(sim, worker).spare_groups != 0:
         sglang_own.evict_ahead(sim, worker, number)
     claim(sim, worker, growth(sim, worker, number))
     if number > 1:
@@ -347,7 +347,7 @@ def apply_passes(sim: Sim, worker: int, number: int) -> None:
     """
     record = sim.workers[worker]
     end = passes.finish(sim, worker, number)
-    lifecycle.set_canceled_aside(sim, worker)
+    lifecycle.drop_canceled(sim, worker)
     first = record.stalled if record.prefill != 0 else ZERO
     _finish_some(sim, worker, False, first, end)
     if record.prefill != 0:

@@ -228,7 +228,7 @@ def apply_passes(sim: Sim, worker: int, number: int) -> None:
     """End the first `number` passes of the current step; the one behind them stays prepared."""
     record = sim.workers[worker]
     end = passes.finish(sim, worker, number)
-    lifecycle.set_canceled_aside(sim, worker)
+    lifecycle.drop_canceled(sim, worker)
     if number > 1:
         _schedule_more(sim, worker, number - 1)
         passes.record_gaps_between(sim, worker, number)

@@ -148,7 +148,7 @@ def _try(sim: Sim, worker: int, request: int, part: Any) -> bool:
             record.full = 1
         return False
     live = sim.live[request]
-    radix_tree.lock_path(tree, branch)
+    radix_tree.inc_lock_ref(tree, branch)
     live.leaf = branch
     live.filled = held
     live.table_len = held

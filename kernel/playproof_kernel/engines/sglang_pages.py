@@ -68,7 +68,7 @@ def let_go(sim: Sim, worker: int, request: int) -> None:
         drop_owed(sim, worker, request)
     sim.workers[worker].free += live.table_len - live.filled
     sim.workers[worker].capacity_epoch += 1
-    radix_tree.unlock(radix_tree.tree_of(sim, worker), live.leaf)
+    radix_tree.dec_lock_ref(radix_tree.tree_of(sim, worker), live.leaf)
     live.table_len = 0
     live.filled = 0
     live.computed = 0
@@ -116,7 +116,7 @@ def leave(sim: Sim, worker: int, request: int) -> None:
     tree = radix_tree.tree_of(sim, worker)
     if config.caching != 0:
         _insert(sim, tree, request, pages)
-    radix_tree.unlock(tree, live.leaf)
+    radix_tree.dec_lock_ref(tree, live.leaf)
     live.table_len = 0
     live.filled = 0
 
@@ -192,7 +192,7 @@ def find(sim: Sim, worker: int, request: int) -> tuple[int, int]:
         return 0, radix_tree.ROOT
     total = known(sim, request)
     most = total if sim.static[request].limit == 0 else total - 1
-    return radix_tree.find_prefix(radix_tree.tree_of(sim, worker), request, most // config.block_size)
+    return radix_tree.match_prefix(radix_tree.tree_of(sim, worker), request, most // config.block_size)
 
 
 @compiled

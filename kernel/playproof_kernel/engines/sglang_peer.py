@@ -99,7 +99,7 @@ def _take(sim: Sim, worker: int, request: int, start: int, tokens: int, branch: 
     fresh = pages_for(sim, start + tokens) - held
     if fresh > record.free + evictable:
         return False
-    leaf = radix_tree.lock_prefix(tree, held, branch) if first else live.leaf
+    leaf = radix_tree.lock_matched(tree, held, branch) if first else live.leaf
     if fresh > record.free:
         radix_tree.evict(tree, fresh - record.free)
     record.free -= fresh

@@ -63,21 +63,13 @@ decode_ns = TIMING_MODELS.door("decode_ns")
 
 def model_of(timing: Timing) -> TimingModel:
     """Return the model that is described; `ValueError` when there is none."""
-    return TIMING_MODELS.choices[number_of(timing)]
-
-
-def number_of(timing: Timing) -> int:
-    """Return the number of the model that is described; `ValueError` when there is none."""
-    for number, model in enumerate(TIMING_MODELS.choices):
-        if model.serves(timing):
-            return number
-    raise ValueError(f"no timing model serves {timing}")
+    return TIMING_MODELS.choices[TIMING_MODELS.number_of(timing)]
 
 
 def fill(config: Any, timing: Timing) -> None:
     """Write a timing model into the configuration of a role."""
     model = model_of(timing)
-    config.timing = number_of(timing)
+    config.timing = TIMING_MODELS.number_of(timing)
     config.steady = model.is_steady(timing)
     model.configure(config, timing)
 

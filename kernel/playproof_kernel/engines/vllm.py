@@ -11,8 +11,8 @@ or when an arrival cuts it short.
 
 A blocked head of the queue stays blocked meanwhile. It is blocked because its blocks, less those of its prefix that are
 in use, outnumber the available ones. Each block of growth makes one fewer available; at most it evicts one idle block,
-which can at most uncover one second copy in use of the same prefix block. So the first number falls by no more than the
-second. With host memory it may be set aside instead: see `offload.eviction_matters`.
+which can at most uncover one second frame in use of the same prefix block. So the first number falls by no more than
+the second. With host memory it may be deferred instead: see `offload.eviction_matters`.
 
 **Prefill and decode roles.** A prefill worker ends a request with its first, hidden token and holds its blocks. A
 decode worker is given requests whose prompt is there already (materialized); they are seated without budget or blocks.
@@ -34,7 +34,7 @@ from playproof_spec.units import HORIZON_NS
 from playproof_kernel.engines import passes, speculation
 from playproof_kernel.engines.seam import Engine, Room, nothing_for_request, notices_nobody
 from playproof_kernel.ground import lifecycle, queues
-from playproof_kernel.ground.arrays import ASIDE, NONE, OUTCOMES, PENDING, WAITING, Sim
+from playproof_kernel.ground.arrays import DEFERRED, NONE, OUTCOMES, PENDING, WAITING, Sim
 from playproof_kernel.ground.jit import ONE, ZERO, compiled, constant
 from playproof_kernel.ground.lifecycle import config_of, known
 from playproof_kernel.ground.transitions import REQUEST_TABLE, advance
@@ -99,7 +99,7 @@ def bound_requests(sim: Sim, worker: int) -> None:
     config, record = config_of(sim, worker), sim.workers[worker]
     record.most = config.long_prefill
     present = int(record.running)
-    for number in (WAITING, ASIDE):
+    for number in (WAITING, DEFERRED):
         request = int(sim.queues[worker, number].head)
         while request != NONE and present <= 1:
             present += 1
@@ -200,9 +200,9 @@ def _most_reusable(sim: Sim, worker: int, request: int, tokens: int) -> int:
 def _reusable(sim: Sim, worker: int, request: int, tokens: int) -> int:
     """Return how many leading blocks of `request`, which knows `tokens` tokens, it may reuse.
 
-    The copies are left in ``sim.found``.
+    The frames are left in ``sim.found``.
     """
-    hits = block_tables.cached_prefix(sim, worker, request, _most_reusable(sim, worker, request, tokens))
+    hits = block_tables.get_computed_blocks(sim, worker, request, _most_reusable(sim, worker, request, tokens))
     if config_of(sim, worker).speculative != 0 and sim.static[request].limit > 0 and hits > 0:
         hits -= 1
     return hits
@@ -323,9 +323,9 @@ def _admit_beside_host(sim: Sim, worker: int, budget: int, part: Any) -> None:
         most = tokens // size if static.limit == 0 else (tokens - 1) // size
         from_host = 0
         if ticket.restored == NONE:
-            hits = block_tables.cached_prefix(sim, worker, request, tokens // size)
+            hits = block_tables.get_computed_blocks(sim, worker, request, tokens // size)
             present = offload.look_up(sim, worker, request, hits)
-            if present == offload.DEFERRED:
+            if present == offload.ON_ITS_WAY:
                 offload.defer(sim, worker, request)
                 continue
             if block_tables.never_fits(sim, worker, request):
@@ -381,11 +381,11 @@ def _candidate_beside_host(sim: Sim, worker: int) -> int:
 def _rescued(sim: Sim, worker: int) -> int:
     """Return whom to admit in place of a candidate that has no room, or NONE: most often it waits for the room.
 
-    But when nothing runs, no copy of the worker is under way and no handoff holds memory here, what it waits for is
+    But when nothing runs, no frame of the worker is under way and no handoff holds memory here, what it waits for is
     held by requests behind it whose blocks have been restored. The first of those has room: it was promised.
     """
     record = sim.workers[worker]
-    if record.running > 0 or record.holding > 0 or sim.hosts[worker].copyings > 0:
+    if record.running > 0 or record.holding > 0 or sim.hosts[worker].host_transfers > 0:
         return NONE
     return int(offload.first_restored(sim, worker))
 
@@ -641,7 +641,7 @@ def apply_passes(sim: Sim, worker: int, number: int) -> None:
     end = passes.finish(sim, worker, number)
     if offload.is_used(sim, worker):
         offload.at_pass_end(sim, worker, end)
-    lifecycle.set_canceled_aside(sim, worker)
+    lifecycle.drop_canceled(sim, worker)
     if number > 1:
         # All growth comes before any release, as pass by pass.
         grow(sim, worker, number - 1)
@@ -671,7 +671,7 @@ def apply_passes(sim: Sim, worker: int, number: int) -> None:
     lifecycle.tell_outcomes(sim, worker, end)
     passes.rest(sim, worker)
     if offload.is_used(sim, worker):
-        offload.return_copies(sim, worker, end)
+        offload.return_frames(sim, worker, end)
 
 
 # Handoff ----------------------------------------------------------------------------------------------------------
@@ -682,7 +682,7 @@ def reserve(sim: Sim, worker: int, request: int) -> int:
     """Take blocks for the prompt of `request`; returns the tokens that the blocks not resident hold, or NONE.
 
     Full blocks of the prompt that are resident are taken by reference, all others fresh. A fresh one that a store still
-    reads cannot be written: then nothing is taken, but the fresh copies are free from now on.
+    reads cannot be written: then nothing is taken, but the fresh frames are free from now on.
     """
     config = config_of(sim, worker)
     size = config.block_size
@@ -695,7 +695,7 @@ def reserve(sim: Sim, worker: int, request: int) -> int:
     if total + kept_free <= block_pool.available(sim, worker):
         hits = block_tables.take_prefix(sim, worker, request, most)
     else:
-        hits = block_tables.cached_prefix(sim, worker, request, most)
+        hits = block_tables.get_computed_blocks(sim, worker, request, most)
         if not block_tables.fits(sim, worker, total, hits, kept_free):
             return NONE
         block_tables.open_with_prefix(sim, worker, request, hits)
@@ -748,7 +748,7 @@ def published(sim: Sim, worker: int, request: int, blocks: int) -> int:
 
     They are the leading ones of those that it has told of: whoever takes a block takes those before it with it, and
     lets go of it before them, so none is evicted before what follows it. So their number is found by bisection. But
-    copies to a shared host pool keep the blocks that they read: there one block is asked for after the other.
+    frames to a shared host pool keep the blocks that they read: there one block is asked for after the other.
     """
     if sim.config[sim.workers[worker].role].host != 0 and sim.hosts[worker].shared != 0:
         return cache_events.published_run(sim, worker, request, ZERO, blocks)

@@ -111,11 +111,11 @@ class Ticket(Record):
     restorable: i8 = 0  # has begun
     # Host memory
     cursor: i8 = 0  # leading prompt blocks that need not be stored any more
-    store: i8 = NONE  # its latest store while that is under way: a row of `copyings`, or NONE
+    store: i8 = NONE  # its latest store while that is under way: a row of `host_transfers`, or NONE
     load: i8 = NONE  # the same of its load
     fenced: i8 = 0  # whether the current pass wrote blocks of it that a store was still reading
     restored: i8 = NONE  # blocks that the device had when its load was queued; NONE once it is admitted
-    asleep: i8 = NONE  # the wakening after which it was last set aside
+    asleep: i8 = NONE  # the wakening after which it was last deferred
 
 
 class Handoff(Record):
@@ -180,11 +180,11 @@ class Worker(Record):
     free: i8 = 0  # blocks that nobody holds and that cache nothing
     idle: i8 = 0  # cached blocks without a reference
     free_wanted: i8 = 0  # blocks that the latest eviction was to leave free; vLLM
-    next_copy: i8 = 0  # where the search for a free block begins; vLLM
+    next_frame: i8 = 0  # where the search for a free block begins; vLLM
     oldest: i8 = 0  # where the order of idle blocks begins and ends; vLLM
     newest: i8 = 0
-    pages: i8 = 0  # pages of the index ever taken; the list of spare ones holds those given back; vLLM
-    spare_page: i8 = NONE
+    groups: i8 = 0  # key groups of the index ever taken; the list of spare ones holds those given back; vLLM
+    spare_group: i8 = NONE
     most: i8 = 0  # tokens that the pass being scheduled computes of one request at most; vLLM
     evicted_reads: i8 = 0  # blocks that were evicted while a store reads them; vLLM
     # Asynchronous scheduling; see `ahead`
@@ -228,7 +228,7 @@ class Worker(Record):
     prefill_before: i8 = 0  # `prefill_tokens` before the latest pass
     # The KV router
     published: i8 = 0  # how often it told of its caches
-    ghosts: i8 = 0  # SGLang: stretches of pages evicted since then
+    ghosts: i8 = 0  # SGLang: runs of pages evicted since then
     assigned: i8 = 0  # tokens of its requests, less all of `decode_tokens`
     missing: i8 = 0  # the sums of its requests' tickets
     restorable: i8 = 0
@@ -244,10 +244,10 @@ class Queue(Record):
 # Which queue of a worker: for a seat; what was rejected or failed in the current pass; for a destination here; for a
 # seat with the prompt handed over, in the order of activation (SGLang).
 WAITING, OUTCOMES, PENDING, READY = constant(0), constant(1), constant(2), constant(3)
-# With host memory: for a copy to end; and, linked by `copyings`, copies prepared, under way in each direction, and just
-# ended. Those under way and ended in a shared pool stand with the worker whose row the pool has.
+# With host memory: for a transfer to end; and, linked by `host_transfers`, transfers prepared, under way in each
+# direction, and just ended. Those under way and ended in a shared pool stand with the worker whose row the pool has.
 # Stores that have ended while their worker was in a pass keep their blocks until that has ended, too.
-ASIDE, PREPARED, STORES, LOADS, ENDED_COPIES = constant(4), constant(5), constant(6), constant(7), constant(8)
+DEFERRED, PREPARED, STORES, LOADS, ENDED_TRANSFERS = constant(4), constant(5), constant(6), constant(7), constant(8)
 RETURNING = constant(9)
 QUEUES = 10
 
@@ -275,25 +275,25 @@ class Branch(Record):
     shown: i8 = 0  # end of the pages that had been published then
 
 
-class Copy(Record):
+class Frame(Record):
     """A physical block."""
 
     place: i4 = 0  # of its key in the index, when it is cached
-    refs: i4 = 0  # of an idle block: -1 less the place of its stretch in the order of idle ones
+    refs: i4 = 0  # of an idle block: -1 less the place of its idle run in the order of idle ones
 
 
-class Stretch(Record):
-    """Idle copies that came to rest in a row, with numbers that descend by one."""
+class IdleRun(Record):
+    """Idle frames that were freed in a row, with numbers that descend by one."""
 
-    top: i4 = 0  # the copy of the highest number that was not evicted from it
-    idle: i4 = 0  # copies that have been idle since
+    top: i4 = 0  # the frame of the highest number that was not evicted from it
+    idle: i4 = 0  # frames that have been idle since
 
 
-class IndexPage(Record):
-    """A page of an index of blocks: the keys from `number` times `pages.PAGE` on."""
+class KeyGroup(Record):
+    """A group of neighbouring keys in an index of blocks: those from `number` times `key_groups.GROUP` on."""
 
     number: i8 = 0
-    next: i4 = 0  # link in a hash bucket or in the list of spare pages
+    next: i4 = 0  # link in a hash bucket or in the list of spare groups
     used: i4 = 0  # keys that have blocks
 
 
@@ -304,7 +304,7 @@ class Indexed(Record):
     """
 
     key: i8 = 0
-    copies: i4 = 0
+    frames: i4 = 0
     published: i4 = 0
     next: i4 = 0  # link in a hash bucket or in the list of spare entries
     marked: i4 = 0  # link in the list of entries whose event has not been published
@@ -322,20 +322,20 @@ class Host(Record):
 
     pool: i8 = NONE  # NONE without host memory
     shared: i8 = 0
-    # Of the pool's links: the instant at which the next copy ends or, where it is shared, begins to move, or NONE
+    # Of the pool's links: the instant at which the next transfer ends or, where it is shared, begins to move, or NONE
     due: i8 = NONE
-    stirred: i8 = 0  # whether copies of the pool ended since the loop last looked at this worker
+    woken: i8 = 0  # whether transfers of the pool ended since the loop last looked at this worker
     users: i8 = 0  # workers of the pool
     # The pool
     capacity: i8 = 0  # blocks
     block_bytes: i8 = 0
     used: i8 = 0  # blocks resident or on their way
-    pages: i8 = 0  # pages of the index ever taken; the list of spare ones holds those given back
-    spare_page: i8 = NONE
+    groups: i8 = 0  # key groups of the index ever taken; the list of spare ones holds those given back
+    spare_group: i8 = NONE
     idle: i8 = 0  # resident blocks that are not pinned
     oldest: i8 = 0  # where their order of use begins and ends
     newest: i8 = 0
-    order_end: i8 = 0  # how far it goes before it is squeezed
+    order_end: i8 = 0  # how far it goes before it is compacted
     # Who used its blocks last, and what of that has not been entered in the order of use; see `offload._use_all`
     recent: i8 = NONE  # request, or NONE
     unsettled: i8 = 0
@@ -344,20 +344,20 @@ class Host(Record):
     # A shared pool's links; see `host_links`
     pool_bytes_per_second: f8s  # by direction; 0: no bound
     pool_busy: i8s
-    advanced: i8 = 0  # instant up to which copies have moved
+    advanced: i8 = 0  # instant up to which transfers have moved
     # The worker's links
     bytes_per_second: f8s  # 0: at once
     latency: i8 = 0
     link_free: i8s  # private: instants at which the links have done what was submitted
-    moving: i8s  # shared: copies that move
+    moving: i8s  # shared: transfers that move
     rate: f8s  # bytes per ns of each of them
-    copyings: i8 = 0  # copies prepared or under way
-    copyings_taken: i8 = 0  # rows of `copyings` ever taken, and those given up since
-    copyings_spare: i8 = NONE
+    host_transfers: i8 = 0  # transfers prepared or under way
+    transfers_taken: i8 = 0  # rows of `host_transfers` ever taken, and those given up since
+    transfers_spare: i8 = NONE
     fence: i8 = 0  # earliest instant at which the pass being scheduled may compute
     retrying: i8 = 0  # whether a running request has blocks that it could not store in the current pass
     wakenings: i8 = 0
-    awake: i8 = 0  # requests set aside that have not been looked at since the latest wakening
+    awake: i8 = 0  # deferred requests that have not been looked at since the latest wakening
     # What the report counts; evictions stand with the pool
     hits: i8 = 0
     misses: i8 = 0
@@ -367,18 +367,18 @@ class Host(Record):
     evictions: i8 = 0
     deferrals: i8 = 0
     retries: i8 = 0
-    busy: i8s  # ns in which a copy of the worker moved
+    busy: i8s  # ns in which a transfer of the worker moved
 
 
-class HostPage(Record):
-    """A page of the index of a host pool:
+class HostKeyGroup(Record):
+    """A group of neighbouring keys in the index of a host pool:
 
-    the keys from `number` times `pages.PAGE` on. Its blocks stand as bits, by place.
+    those from `number` times `key_groups.GROUP` on. Its blocks stand as bits, by place.
     """
 
     number: i8 = 0
-    next: i4 = 0  # link in a hash bucket or in the list of spare pages
-    latest: i4 = 0  # the stretch of its idle blocks that were used last, or NONE
+    next: i4 = 0  # link in a hash bucket or in the list of spare groups
+    latest: i4 = 0  # the idle run of its blocks that were used last, or NONE
     there: i8 = 0  # blocks that are not absent
     pending: i8 = 0
     idle: i8 = 0  # resident and not pinned
@@ -388,20 +388,20 @@ class HostDetail(Record):
     """What is to be known of a block in host memory that is pending or pinned."""
 
     link: i4 = 0  # pending: the next block of its store, or NONE; pinned: by how many loads
-    source: i4 = 0  # pending: the G1 copy that its store reads, and the slot that this had then
-    slot: i4 = 0
+    source: i4 = 0  # pending: the G1 frame that its store reads, and the address that this had then
+    address: i4 = 0
 
 
-class HostStretch(Record):
-    """Idle blocks of one page that were used in one go; see `host_pool`."""
+class HostIdleRun(Record):
+    """Idle blocks of one key group that were used in one go; see `host_pool`."""
 
-    page: i4 = 0
-    earlier: i4 = 0  # the page's stretch before it, or NONE
+    group: i4 = 0
+    earlier: i4 = 0  # the group's idle run before it, or NONE
     blocks: i8 = 0  # those that have been idle since, as bits
 
 
-class Copying(Record):
-    """A copy of blocks to the host (a store) or back (a load)."""
+class HostTransfer(Record):
+    """Blocks on their way to the host (a store) or back (a load)."""
 
     next: i8 = 0  # link in a queue or in the list of spare rows
     worker: i8 = 0
@@ -467,7 +467,7 @@ class Config(Record):
     whole_batches: i8 = 0
     sorted_batch: i8 = 0
     late_places: i8 = 0
-    spare_pages: i8 = 0
+    spare_groups: i8 = 0
     fixed_nodes: i8 = 0
     whole_leaves: i8 = 0
     ignore_eos: i8 = 0
@@ -484,7 +484,7 @@ class Config(Record):
     macro: i8 = 0
     host: i8 = 0  # whether its workers have host memory
     bytes_per_token: i8 = 0
-    bytes_per_second: f8 = 0  # 0: transfers take no time
+    bytes_per_second: f8 = 0  # 0: KV transfers take no time
     full_prompt: i8 = 0
     end: i8 = 0  # the clock's bound: what is due later never happens
     # Routing
@@ -526,13 +526,13 @@ class Run(Record):
     arena_wanted: i8 = 0
     finished: i8 = 0  # nodes in a terminal state
     holders: i8 = 0  # requests with a block table
-    transfers: i8 = 0  # entries of the heap of transfers
+    kv_transfers: i8 = 0  # entries of the heap of KV transfers
     next_cancellation: i8 = 0
     step: i8 = 0  # where in a turn the loop stands: a `Step`
     changed: i8 = 0  # whether this turn changed anything so far
     uncounted: i8 = 0  # whether gaps of some requests are not counted
     upcoming: i8 = 0  # the next instant at which something is due by itself, or NONE
-    copies_due: i8 = 0  # the same of copies to and from host memory that anybody hears of
+    transfers_due: i8 = 0  # the same of host transfers that anybody hears of
     scanned: i8 = 0  # idle workers have had their chance to start at this instant
     # Run controls
     serial: i8 = 0  # requests numbered so far
@@ -665,25 +665,25 @@ ACTION_QUEUES = Dimension("queues of actions: one a worker, and that of what is 
 NUMBERS = Dimension("numbers of blocks")
 NUMBERS_SHOWN = Dimension("numbers of blocks whose place shows, or none")
 BLOCKS_SHOWN = Dimension("places of blocks that show, or none")
-STRETCHES = Dimension("stretches of idle blocks (a power of two)")
+IDLE_RUNS = Dimension("runs of idle blocks (a power of two)")
 BUCKETS = Dimension("buckets of the index of blocks (a power of two)")
 BLOCKS = Dimension("blocks of the largest pool")
-PLACES = Dimension("keys of the pages of the index")
+PLACES = Dimension("keys of the groups of the index")
 ENTRIES = Dimension("entries of block tables")
 LONGEST_TABLE = Dimension("entries of the longest block table, and one")
 TREES = Dimension("radix trees: one a worker, and with the KV router as many again, for the ghosts")
 BRANCHES = Dimension("nodes of a radix tree")
 BRANCH_BUCKETS = Dimension("buckets of a radix tree (a power of two)")
 THREE = Dimension("sums of a prefill part")
-TRANSFERS = Dimension("transfers that may be on their way")
+KV_TRANSFERS = Dimension("KV transfers that may be on their way")
 CANCELLATIONS = Dimension("cancellations, in the order of their times")
 HOSTS = Dimension("workers, or none without host memory")
 HOST_POOLS = Dimension("host pools: one that all share, or one a worker")
-HOST_PLACES = Dimension("keys of the pages of a host pool")
-HOST_STRETCHES = Dimension("stretches of idle blocks of a host pool")
+HOST_PLACES = Dimension("keys of the groups of a host pool")
+HOST_IDLE_RUNS = Dimension("runs of idle blocks of a host pool")
 HOST_BLOCKS = Dimension("blocks of a host pool")
 HOST_BUCKETS = Dimension("buckets of the index of a host pool (a power of two)")
-COPYINGS = Dimension("copies that may be under way, worker by worker")
+HOST_TRANSFERS = Dimension("host transfers that may be under way, worker by worker")
 INDICES = Dimension("indices of the KV router: of devices, of host pools, of what each worker evicted there")
 INDEXED_KEYS = Dimension("keys of such an index, and one")
 INDEX_BUCKETS = Dimension("buckets of such an index (a power of two)")
@@ -733,15 +733,15 @@ class Sim(NamedTuple):
     receivers: Annotated[Int64, WORKERS, TWO, SEATS_AHEAD]  # whom a pass gives a token or brings to its end
     queues: Annotated[Grid[Queue], WORKERS, QUEUE_KINDS]  # linked by `live`
     actions: Annotated[Rows[Queue], ACTION_QUEUES]  # linked by `tickets`
-    copies: Annotated[Grid[Copy], WORKERS, NUMBERS]
+    frames: Annotated[Grid[Frame], WORKERS, NUMBERS]
     block_state: Annotated[Int8, WORKERS, NUMBERS]
-    links: Annotated[Int32, WORKERS, NUMBERS]  # to a later copy of the same key
-    slots: Annotated[Int32, WORKERS, NUMBERS_SHOWN]  # place in device memory; see `block_pool`
-    free_slots: Annotated[Int32, WORKERS, BLOCKS_SHOWN]  # as a stack
-    read_slots: Annotated[Int8, WORKERS, BLOCKS_SHOWN]  # whether a store still reads there what was evicted
-    order: Annotated[Grid[Stretch], WORKERS, STRETCHES]
+    links: Annotated[Int32, WORKERS, NUMBERS]  # to a later frame of the same key
+    addresses: Annotated[Int32, WORKERS, NUMBERS_SHOWN]  # place in device memory; see `block_pool`
+    free_addresses: Annotated[Int32, WORKERS, BLOCKS_SHOWN]  # as a stack
+    read_addresses: Annotated[Int8, WORKERS, BLOCKS_SHOWN]  # whether a store still reads there what was evicted
+    order: Annotated[Grid[IdleRun], WORKERS, IDLE_RUNS]
     buckets: Annotated[Int32, WORKERS, BUCKETS]
-    index_pages: Annotated[Grid[IndexPage], WORKERS, BLOCKS]
+    key_groups: Annotated[Grid[KeyGroup], WORKERS, BLOCKS]
     index_places: Annotated[Int32, WORKERS, PLACES]
     arena: Annotated[Int32, ENTRIES]  # block tables
     spare: Annotated[Int32, ENTRIES]  # room to compact them into
@@ -752,17 +752,17 @@ class Sim(NamedTuple):
     branches: Annotated[Int64, WORKERS, BRANCH_BUCKETS]
     part: Annotated[Int64, WORKERS, THREE]  # scratch: the prefill part of the pass being scheduled
     heap: Annotated[Rows[Heap], NODES]  # timers of ready nodes
-    transfers: Annotated[Rows[Heap], TRANSFERS]  # their ends
+    kv_transfers: Annotated[Rows[Heap], KV_TRANSFERS]  # their ends
     cancellations: Annotated[Rows[Heap], CANCELLATIONS]
     hosts: Annotated[Rows[Host], HOSTS]
     host_state: Annotated[Int8, HOST_POOLS, HOST_PLACES]
     host_details: Annotated[Grid[HostDetail], HOST_POOLS, HOST_PLACES]
-    host_order: Annotated[Grid[HostStretch], HOST_POOLS, HOST_STRETCHES]
-    host_pages: Annotated[Grid[HostPage], HOST_POOLS, HOST_BLOCKS]
+    host_order: Annotated[Grid[HostIdleRun], HOST_POOLS, HOST_IDLE_RUNS]
+    host_key_groups: Annotated[Grid[HostKeyGroup], HOST_POOLS, HOST_BLOCKS]
     host_buckets: Annotated[Int32, HOST_POOLS, HOST_BUCKETS]
     kept: Annotated[Int32, HOSTS, NUMBERS]  # what comes after a block, or NONE, among those that an ended store keeps
-    copyings: Annotated[Rows[Copying], COPYINGS]
-    copying_state: Annotated[Int8, COPYINGS]
+    host_transfers: Annotated[Rows[HostTransfer], HOST_TRANSFERS]
+    host_transfer_state: Annotated[Int8, HOST_TRANSFERS]
     index: Annotated[Grid[Indexed], INDICES, INDEXED_KEYS]  # type: ignore[assignment]  # tuples have a method of that name
     index_buckets: Annotated[Int32, INDICES, INDEX_BUCKETS]
     feedback: Annotated[Int64, REQUESTS]  # requests that ended at this instant

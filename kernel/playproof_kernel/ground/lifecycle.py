@@ -210,7 +210,7 @@ def tell_first_outcomes(sim: Sim, worker: int, end: int, number: int) -> None:
 
 
 @compiled
-def set_canceled_aside(sim: Sim, worker: int) -> None:
+def drop_canceled(sim: Sim, worker: int) -> None:
     """Take canceled requests out of the running ones at a pass's end; what they hold goes when they are cleaned up."""
     record = sim.workers[worker]
     while record.canceled > 0:

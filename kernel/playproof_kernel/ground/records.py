@@ -141,8 +141,10 @@ else:
             fields = self.dtype.fields
             if fields is not None and name in fields:
                 self[name] = value
-            else:
+            elif hasattr(np.ndarray, name):
                 super().__setattr__(name, value)
+            else:
+                raise AttributeError(f"records of {self.dtype} have no field {name}")
 
     Grid = Rows
 
@@ -226,9 +228,11 @@ def allocate(bundle: Callable[..., BundleT], sizes: Mapping[Dimension, int], giv
     Raises
     ------
     ValueError
-        When two arrays differ in how many there are of one dimension.
+        When two arrays differ in how many there are of one dimension, or one is given that there is none of.
     """
     known, arrays = dict(sizes), {}
+    if unknown := set(given) - {field.name for field in fields_of(bundle)}:
+        raise ValueError(f"{bundle} has no {', '.join(sorted(unknown))}")
     for field in fields_of(bundle):
         array = given[field.name] if field.name in given else field.new(tuple(known[d] for d in field.dimensions))
         if len(array.shape) != len(field.dimensions):

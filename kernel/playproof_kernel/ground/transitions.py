@@ -28,7 +28,7 @@ SOURCE_FIRST_TABLE = machines.HANDOFF_SOURCE_FIRST.as_array()
 DESTINATION_FIRST_TABLE = machines.HANDOFF_DESTINATION_FIRST.as_array()
 BLOCK_TABLE = machines.BLOCK.as_array()
 HOST_BLOCK_TABLE = machines.HOST_BLOCK.as_array()
-COPYING_TABLE = machines.TRANSFER.as_array()
+HOST_TRANSFER_TABLE = machines.TRANSFER.as_array()
 
 
 @compiled

@@ -219,20 +219,20 @@ def _transfer(sim: Sim, request: int) -> None:
         duration = round(float(tokens * config.bytes_per_token) / config.bytes_per_second * 1e9)
     run = sim.run[0]
     if duration > 0:
-        timers.push(sim.transfers, run.transfers, run.now + duration, node, sim.static[node].serial)
-        run.transfers += 1
+        timers.push(sim.kv_transfers, run.kv_transfers, run.now + duration, node, sim.static[node].serial)
+        run.kv_transfers += 1
     else:
         _queue(sim, request, _ACTIVATE)
 
 
 @compiled
-def end_transfers(sim: Sim) -> bool:
+def end_kv_transfers(sim: Sim) -> bool:
     """End the transfers that are over by now; those of requests that have ended count for nothing."""
     run = sim.run[0]
     changed = False
-    while run.transfers > 0 and sim.transfers[0].time <= run.now:
-        node = timers.pop(sim.transfers, run.transfers)
-        run.transfers -= 1
+    while run.kv_transfers > 0 and sim.kv_transfers[0].time <= run.now:
+        node = timers.pop(sim.kv_transfers, run.kv_transfers)
+        run.kv_transfers -= 1
         if sim.handoff_state[node] == _TRANSFERRING:
             _queue(sim, node + nodes_of(sim), _ACTIVATE)
         changed = True

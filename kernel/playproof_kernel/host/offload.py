@@ -5,15 +5,15 @@ request completed and that the host lacks, and submitted at the pass's end. A **
 request's G1 prefix back into G1 blocks reserved for it, before it is admitted.
 
 A worker has a pool of its own, with a link in each direction, first in, first out; or the deployment has one pool that
-its workers share, and with it the rate of the copies (`host_links`).
+its workers share, and with it the rate of the transfers (`host_links`).
 
 What becomes of a G1 block that a store still reads differs. Before a private pool it may be given to another request,
 but the pass that writes it does not begin to compute before that store has ended: the pass's fence. Before a shared
 pool nobody knows when that will be, so the store keeps the block: it has a reference of its own until it has ended, and
 with it the pass during which it does.
 
-What is on its way sets requests aside. They keep their order, come before the waiting queue, and are looked at again
-once any copy of the pool has ended. A busy worker hears of such ends at the end of its pass.
+A request is *deferred* for what is on its way. Deferred requests keep their order, come before the waiting queue, and
+are looked at again once any transfer of the pool has ended. A busy worker hears of such ends at the end of its pass.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from playproof_spec.units import HORIZON_NS
 
 from playproof_kernel.ground import queues
 from playproof_kernel.ground.arrays import (
-    ASIDE,
     D2H,
-    ENDED_COPIES,
+    DEFERRED,
+    ENDED_TRANSFERS,
     H2D,
     LOADS,
     NONE,
@@ -37,18 +37,18 @@ from playproof_kernel.ground.arrays import (
     Sim,
 )
 from playproof_kernel.ground.jit import ZERO, compiled, constant, natural
+from playproof_kernel.ground.key_groups import GROUP_BITS
 from playproof_kernel.ground.lifecycle import config_of, known
 from playproof_kernel.ground.timers import sooner
-from playproof_kernel.ground.transitions import COPYING_TABLE, REQUEST_TABLE, advance, renew
+from playproof_kernel.ground.transitions import HOST_TRANSFER_TABLE, REQUEST_TABLE, advance, renew
 from playproof_kernel.host import host_links, host_pool
 from playproof_kernel.memory import block_pool, block_tables, cache_events, prompt_keys
-from playproof_kernel.memory.pages import PAGE_BITS
 
 _SUBMIT, _START = constant(TransferEvent.SUBMIT), constant(TransferEvent.START)
 _FINISH, _DROP = constant(TransferEvent.FINISH), constant(TransferEvent.DROP)
 _LOAD = constant(RequestEvent.LOAD)
 
-DEFERRED = constant(-1)
+ON_ITS_WAY = constant(-1)
 # Behind every block.
 _END = constant(1 << 31)
 
@@ -65,64 +65,64 @@ def is_shared(sim: Sim, worker: int) -> bool:
     return bool(sim.hosts[worker].shared != 0)
 
 
-# Copies ------------------------------------------------------------------------------------------------------------
+# Transfers ------------------------------------------------------------------------------------------------------------
 
 
 @compiled
-def _new_copying(sim: Sim, worker: int, request: int) -> int:
+def _new_transfer(sim: Sim, worker: int, request: int) -> int:
     record = sim.hosts[worker]
-    if record.copyings_spare != NONE:
-        row = int(record.copyings_spare)
-        record.copyings_spare = sim.copyings[row].next
+    if record.transfers_spare != NONE:
+        row = int(record.transfers_spare)
+        record.transfers_spare = sim.host_transfers[row].next
     else:
-        row = int(worker * sim.host_pages.shape[1] + record.copyings_taken)
-        record.copyings_taken += 1
-    record.copyings += 1
-    renew(COPYING_TABLE, sim.copying_state, row)
-    copying = sim.copyings[row]
-    copying.worker = worker
-    copying.request = request
-    copying.end = NONE
-    copying.blocks = 0
-    copying.first = NONE
+        row = int(worker * sim.host_key_groups.shape[1] + record.transfers_taken)
+        record.transfers_taken += 1
+    record.host_transfers += 1
+    renew(HOST_TRANSFER_TABLE, sim.host_transfer_state, row)
+    transfer = sim.host_transfers[row]
+    transfer.worker = worker
+    transfer.request = request
+    transfer.end = NONE
+    transfer.blocks = 0
+    transfer.first = NONE
     return row
 
 
 @compiled
 def _give_back(sim: Sim, row: int) -> None:
-    record = sim.hosts[sim.copyings[row].worker]
-    record.copyings -= 1
-    sim.copyings[row].next = record.copyings_spare
-    record.copyings_spare = row
+    record = sim.hosts[sim.host_transfers[row].worker]
+    record.host_transfers -= 1
+    sim.host_transfers[row].next = record.transfers_spare
+    record.transfers_spare = row
 
 
 @compiled
 def _submit(sim: Sim, row: int, direction: int, may_start: int) -> None:
-    """Let a copy begin as soon as its link or its pool lets it, not before `may_start` and the latency."""
-    copying = sim.copyings[row]
-    worker = int(copying.worker)
+    """Let a transfer begin as soon as its link or its pool lets it, not before `may_start` and the latency."""
+    transfer = sim.host_transfers[row]
+    worker = int(transfer.worker)
     record = sim.hosts[worker]
-    record.moved_blocks[direction] += copying.blocks
-    advance(COPYING_TABLE, sim.copying_state, row, _SUBMIT)
+    record.moved_blocks[direction] += transfer.blocks
+    advance(HOST_TRANSFER_TABLE, sim.host_transfer_state, row, _SUBMIT)
     ready = may_start + record.latency
     if record.shared != 0:
         host_links.submit(sim, int(record.pool), row, direction, ready)
         return
     duration, rate = 0, record.bytes_per_second[direction]
     if rate > 0.0:
-        duration = round(min(copying.blocks * record.block_bytes / rate * 1e9, float(HORIZON_NS)))
+        duration = round(min(transfer.blocks * record.block_bytes / rate * 1e9, float(HORIZON_NS)))
     record.link_free[direction] = min(max(record.link_free[direction], ready) + duration, HORIZON_NS)
     record.busy[direction] += duration
-    copying.end = record.link_free[direction]
-    record.due = sooner(record.due, int(copying.end))
-    queues.append(sim.queues[worker, STORES + direction], sim.copyings, row)
+    transfer.end = record.link_free[direction]
+    record.due = sooner(record.due, int(transfer.end))
+    queues.append(sim.queues[worker, STORES + direction], sim.host_transfers, row)
 
 
 @compiled
 def next_end(sim: Sim, worker: int) -> int:
     """Return the instant of the next event of the links to the pool of `worker`, or NONE.
 
-    That is the end of a copy, or, in a shared pool, also the first byte of one.
+    That is the end of a transfer, or, in a shared pool, also the first byte of one.
     """
     pool = sim.hosts[worker].pool
     return NONE if pool == NONE else int(sim.hosts[pool].due)
@@ -130,15 +130,15 @@ def next_end(sim: Sim, worker: int) -> int:
 
 @compiled
 def _find_due(sim: Sim, worker: int) -> None:
-    """Find out anew when the next copy of a private pool ends."""
+    """Find out anew when the next transfer of a private pool ends."""
     store, load = sim.queues[worker, STORES].head, sim.queues[worker, LOADS].head
-    end = NONE if store == NONE else int(sim.copyings[store].end)
-    sim.hosts[worker].due = end if load == NONE else sooner(end, int(sim.copyings[load].end))
+    end = NONE if store == NONE else int(sim.host_transfers[store].end)
+    sim.hosts[worker].due = end if load == NONE else sooner(end, int(sim.host_transfers[load].end))
 
 
 @compiled
-def end_copies(sim: Sim, worker: int, now: int) -> bool:
-    """End every copy of the pool of `worker` that is due at `now`, stores before loads of one instant.
+def end_transfers(sim: Sim, worker: int, now: int) -> bool:
+    """End every transfer of the pool of `worker` that is due at `now`, stores before loads of one instant.
 
     Returns
     -------
@@ -153,11 +153,11 @@ def end_copies(sim: Sim, worker: int, now: int) -> bool:
         if end == NONE or end > now:
             break
         stores, loads = sim.queues[worker, STORES], sim.queues[worker, LOADS]
-        is_store = stores.head != NONE and sim.copyings[stores.head].end == end
-        row = queues.take(stores if is_store else loads, sim.copyings)
+        is_store = stores.head != NONE and sim.host_transfers[stores.head].end == end
+        row = queues.take(stores if is_store else loads, sim.host_transfers)
         _find_due(sim, worker)
-        advance(COPYING_TABLE, sim.copying_state, row, _START)
-        advance(COPYING_TABLE, sim.copying_state, row, _FINISH)
+        advance(HOST_TRANSFER_TABLE, sim.host_transfer_state, row, _START)
+        advance(HOST_TRANSFER_TABLE, sim.host_transfer_state, row, _FINISH)
         _end(sim, row)
         any_ended = True
     if any_ended:
@@ -167,12 +167,12 @@ def end_copies(sim: Sim, worker: int, now: int) -> bool:
 
 @compiled
 def _end_shared(sim: Sim, pool: int, now: int) -> bool:
-    ended = sim.queues[pool, ENDED_COPIES]
+    ended = sim.queues[pool, ENDED_TRANSFERS]
     any_ended = False
     while sim.hosts[pool].due != NONE and sim.hosts[pool].due <= now:
         host_links.step(sim, pool, int(sim.hosts[pool].due))
         while ended.head != NONE:
-            _end(sim, queues.take(ended, sim.copyings))
+            _end(sim, queues.take(ended, sim.host_transfers))
             any_ended = True
     if any_ended:
         for worker in range(sim.hosts.shape[0]):
@@ -183,9 +183,9 @@ def _end_shared(sim: Sim, pool: int, now: int) -> bool:
 
 @compiled
 def _end(sim: Sim, row: int) -> None:
-    """A copy is at its end: what it brought is there, and what it read is free of it."""
-    worker = int(sim.copyings[row].worker)
-    if sim.tickets[sim.copyings[row].request].load == row:
+    """A transfer is at its end: what it brought is there, and what it read is free of it."""
+    worker = int(sim.host_transfers[row].worker)
+    if sim.tickets[sim.host_transfers[row].request].load == row:
         _end_load(sim, row)
         _give_back(sim, row)
     elif _end_store(sim, row):
@@ -197,12 +197,12 @@ def _end(sim: Sim, row: int) -> None:
 
 @compiled
 def _end_store(sim: Sim, row: int) -> bool:
-    """End a store; False when it still keeps its G1 copies, linked by ``sim.kept`` from ``copying.first`` on."""
-    copying = sim.copyings[row]
-    worker = int(copying.worker)
+    """End a store; False when it still keeps its G1 frames, linked by ``sim.kept`` from ``transfer.first`` on."""
+    transfer = sim.host_transfers[row]
+    worker = int(transfer.worker)
     keeps = is_shared(sim, worker)
     pool = host_pool.pool_of(sim, worker)
-    first = int(copying.first)
+    first = int(transfer.first)
     if keeps:
         _keep(sim, worker, row)
     sources = _sources(sim, worker, ZERO, ZERO)
@@ -210,56 +210,56 @@ def _end_store(sim: Sim, row: int) -> bool:
         first, evicted = host_pool.stored(pool, first, sources)
         sim.workers[worker].evicted_reads -= evicted
     # The request may be gone, and another in its place.
-    if sim.tickets[copying.request].store == row:
-        sim.tickets[copying.request].store = NONE
+    if sim.tickets[transfer.request].store == row:
+        sim.tickets[transfer.request].store = NONE
     if not keeps:
         sim.workers[worker].capacity_epoch += 1  # a destination may have waited for it
         return True
-    copying.end = sim.run[0].now
-    queues.append(sim.queues[worker, RETURNING], sim.copyings, row)
+    transfer.end = sim.run[0].now
+    queues.append(sim.queues[worker, RETURNING], sim.host_transfers, row)
     if sim.workers[worker].pass_end == NONE:
-        return_copies(sim, worker, int(copying.end))
+        return_frames(sim, worker, int(transfer.end))
     return False
 
 
 @compiled
 def _keep(sim: Sim, worker: int, row: int) -> None:
-    """Chain the G1 copies that a store has read, from the last block to the first, from ``copying.first`` on."""
-    copying = sim.copyings[row]
+    """Chain the G1 frames that a store has read, from the last block to the first, from ``transfer.first`` on."""
+    transfer = sim.host_transfers[row]
     pool = host_pool.pool_of(sim, worker)
     kept = sim.kept[worker]
-    place, last = int(copying.first), NONE
+    place, last = int(transfer.first), NONE
     while place != NONE:
-        copy = int(pool.details[natural(place)].source)
-        kept[natural(copy)] = NONE
+        frame = int(pool.details[natural(place)].source)
+        kept[natural(frame)] = NONE
         if last == NONE:
-            copying.first = copy
+            transfer.first = frame
         else:
-            kept[natural(last)] = copy
-        last = copy
+            kept[natural(last)] = frame
+        last = frame
         place = int(pool.details[natural(place)].link)
 
 
 @compiled
-def return_copies(sim: Sim, worker: int, until: int) -> None:
-    """Let go of the G1 copies that stores which ended by `until` have kept, the last block of each store first."""
+def return_frames(sim: Sim, worker: int, until: int) -> None:
+    """Let go of the G1 frames that stores which ended by `until` have kept, the last block of each store first."""
     returning = sim.queues[worker, RETURNING]
     pool = block_pool.pool_of(sim, worker)
-    while returning.head != NONE and sim.copyings[returning.head].end <= until:
-        row = queues.take(returning, sim.copyings)
-        copy = int(sim.copyings[row].first)
-        for i in range(sim.copyings[row].blocks - 1, -1, -1):
-            sim.found[i] = copy
-            copy = int(sim.kept[worker, copy])
-        block_pool.release(pool, sim.found, ZERO, int(sim.copyings[row].blocks))
+    while returning.head != NONE and sim.host_transfers[returning.head].end <= until:
+        row = queues.take(returning, sim.host_transfers)
+        frame = int(sim.host_transfers[row].first)
+        for i in range(sim.host_transfers[row].blocks - 1, -1, -1):
+            sim.found[i] = frame
+            frame = int(sim.kept[worker, frame])
+        block_pool.free_blocks(pool, sim.found, ZERO, int(sim.host_transfers[row].blocks))
         sim.workers[worker].capacity_epoch += 1
         _give_back(sim, row)
 
 
 @compiled
 def _end_load(sim: Sim, row: int) -> None:
-    copying = sim.copyings[row]
-    request, worker = int(copying.request), int(copying.worker)
+    transfer = sim.host_transfers[row]
+    request, worker = int(transfer.request), int(transfer.worker)
     _unpin_all(sim, row)
     live = sim.live[request]
     block_tables.cache_loaded(sim, worker, request)
@@ -269,14 +269,14 @@ def _end_load(sim: Sim, row: int) -> None:
 
 @compiled
 def _unpin_all(sim: Sim, row: int) -> None:
-    copying = sim.copyings[row]
-    worker = int(copying.worker)
-    static = sim.static[copying.request]
+    transfer = sim.host_transfers[row]
+    worker = int(transfer.worker)
+    static = sim.static[transfer.request]
     stride = config_of(sim, worker).key_stride
     pool = host_pool.pool_of(sim, worker)
     for run in range(static.key_end - 1, static.key_begin - 1, -1):
         _, number, key = prompt_keys.part_of(
-            sim.keys[run], static, stride, copying.first, copying.first + copying.blocks
+            sim.keys[run], static, stride, transfer.first, transfer.first + transfer.blocks
         )
         if number > 0:
             host_pool.unpin(pool, key, stride, number)
@@ -284,15 +284,15 @@ def _unpin_all(sim: Sim, row: int) -> None:
 
 @compiled
 def at_pass_end(sim: Sim, worker: int, now: int) -> None:
-    """Hear of copies that ended during the pass, and submit the stores that it prepared."""
-    end_copies(sim, worker, now)
+    """Hear of transfers that ended during the pass, and submit the stores that it prepared."""
+    end_transfers(sim, worker, now)
     _store_behind_fence(sim, worker)
     prepared = sim.queues[worker, PREPARED]
     if prepared.head == NONE:
         return
     while prepared.head != NONE:
-        _submit(sim, queues.take(prepared, sim.copyings), D2H, now)
-    end_copies(sim, worker, now)
+        _submit(sim, queues.take(prepared, sim.host_transfers), D2H, now)
+    end_transfers(sim, worker, now)
 
 
 @compiled
@@ -364,13 +364,13 @@ def _prepare_store(sim: Sim, worker: int, request: int, end: int) -> None:
         if kept > 0:
             _use(sim, worker, request, begin, end, _END)
         host_pool.evict(pool, short)
-    row = _new_copying(sim, worker, request)
+    row = _new_transfer(sim, worker, request)
     for run in range(static.key_begin, static.key_end):
         block, number, key = prompt_keys.part_of(sim.keys[run], static, stride, begin, end)
         if number > 0:
             sources = _sources(sim, worker, int(live.table_begin + block), number)
-            host_pool.store(pool, sim.copyings[row], key, stride, number, sources, is_shared(sim, worker))
-    queues.append(sim.queues[worker, PREPARED], sim.copyings, row)
+            host_pool.store(pool, sim.host_transfers[row], key, stride, number, sources, is_shared(sim, worker))
+    queues.append(sim.queues[worker, PREPARED], sim.host_transfers, row)
     record.stores += 1
     ticket.store = row
     ticket.cursor = end
@@ -379,13 +379,13 @@ def _prepare_store(sim: Sim, worker: int, request: int, end: int) -> None:
 
 @compiled
 def _sources(sim: Sim, worker: int, entry: int, number: int) -> host_pool.Sources:
-    """Return the `number` G1 copies in the arena from `entry` on."""
+    """Return the `number` G1 frames in the arena from `entry` on."""
     return host_pool.Sources(
         sim.arena[entry : entry + number],
-        sim.slots[worker],
-        sim.read_slots[worker],
+        sim.addresses[worker],
+        sim.read_addresses[worker],
         sim.block_state[worker],
-        sim.copies[worker],
+        sim.frames[worker],
     )
 
 
@@ -435,7 +435,7 @@ def _settle(sim: Sim, worker: int) -> None:
     record = pool.record[0]
     if record.unsettled != 0:
         recent, since = int(record.recent), int(record.newest - record.used_at)
-        host_pool.reserve(pool, _stretches(sim, worker, recent) + since)
+        host_pool.reserve(pool, _idle_runs(sim, worker, recent) + since)
         used_at, end = int(record.used_at), int(record.newest)
         _use(sim, worker, recent, ZERO, _END, used_at)
         host_pool.use_again(pool, used_at, end)
@@ -444,13 +444,13 @@ def _settle(sim: Sim, worker: int) -> None:
 
 
 @compiled
-def _stretches(sim: Sim, worker: int, request: int) -> int:
-    """Return how many stretches of the order a use of the prompt of `request` makes at most: one for each page."""
+def _idle_runs(sim: Sim, worker: int, request: int) -> int:
+    """Return how many idle runs of the order a use of the prompt of `request` makes at most: one for each group."""
     static = sim.static[request]
     stride = config_of(sim, worker).key_stride
     number = 0
     for run in range(static.key_begin, static.key_end):
-        number += ((sim.keys[run].count * stride) >> PAGE_BITS) + 2
+        number += ((sim.keys[run].count * stride) >> GROUP_BITS) + 2
     return int(number)
 
 
@@ -464,7 +464,7 @@ def _use(sim: Sim, worker: int, request: int, begin: int, end: int, before: int)
     stride = config_of(sim, worker).key_stride
     pool = host_pool.pool_of(sim, worker)
     if before == _END:
-        host_pool.reserve(pool, _stretches(sim, worker, request))
+        host_pool.reserve(pool, _idle_runs(sim, worker, request))
     moved = 0
     for run in range(static.key_end - 1, static.key_begin - 1, -1):
         _, number, key = prompt_keys.part_of(sim.keys[run], static, stride, begin, end)
@@ -486,46 +486,46 @@ def forget(sim: Sim, request: int) -> None:
 
 @compiled
 def _readers_end(sim: Sim, worker: int, request: int, begin: int) -> int:
-    """Return when the last store ends that reads where a copy stands that `request` was given, or NONE.
+    """Return when the last store ends that reads at the address of a frame that `request` was given, or NONE.
 
-    These copies are those from `begin` on in its table.
+    These frames are those from `begin` on in its table.
     """
     live = sim.live[request]
     end = NONE
     if sim.workers[worker].evicted_reads == 0:
         return int(end)
     for entry in range(live.table_begin + begin, live.table_begin + live.table_len):
-        slot = block_pool.slot_of(sim.slots[worker], int(sim.arena[entry]))
-        if sim.read_slots[worker, slot] != 0:
-            end = max(end, _end_of_reading(sim, worker, slot))
+        address = block_pool.address_of(sim.addresses[worker], int(sim.arena[entry]))
+        if sim.read_addresses[worker, address] != 0:
+            end = max(end, _end_of_reading(sim, worker, address))
     return int(end)
 
 
 @compiled
-def _end_of_reading(sim: Sim, worker: int, slot: int) -> int:
-    """Return when the store that reads a slot ends, or NONE while it has not been submitted."""
+def _end_of_reading(sim: Sim, worker: int, address: int) -> int:
+    """Return when the store that reads an address ends, or NONE while it has not been submitted."""
     pool = host_pool.pool_of(sim, worker)
     row = int(sim.queues[worker, STORES].head)
     while row != NONE:
-        place = int(sim.copyings[row].first)
+        place = int(sim.host_transfers[row].first)
         while place != NONE:
-            if pool.details[natural(place)].slot == slot:
-                # An earlier reader of the slot had ended before this one could begin.
-                return int(sim.copyings[row].end)
+            if pool.details[natural(place)].address == address:
+                # An earlier reader of the address had ended before this one could begin.
+                return int(sim.host_transfers[row].end)
             place = int(pool.details[natural(place)].link)
-        row = int(sim.copyings[row].next)
+        row = int(sim.host_transfers[row].next)
     return NONE
 
 
 @compiled
 def is_read(sim: Sim, worker: int, request: int, begin: int) -> bool:
-    """Whether a store still reads one of the copies just given to `request`, those from `begin` on."""
+    """Whether a store still reads one of the frames just given to `request`, those from `begin` on."""
     return bool(_readers_end(sim, worker, request, begin) != NONE)
 
 
 @compiled
 def fence(sim: Sim, worker: int, request: int, begin: int) -> None:
-    """Let the pass wait for the readers of the copies just given to `request`, those from `begin` on."""
+    """Let the pass wait for the readers of the frames just given to `request`, those from `begin` on."""
     record = sim.hosts[worker]
     record.fence = max(record.fence, _readers_end(sim, worker, request, begin))
 
@@ -536,18 +536,18 @@ def fence_preempted(sim: Sim, worker: int, request: int) -> None:
     record = sim.hosts[worker]
     row = sim.tickets[request].store
     if row != NONE and record.shared == 0:
-        record.fence = max(record.fence, sim.copyings[row].end)
+        record.fence = max(record.fence, sim.host_transfers[row].end)
 
 
 @compiled
 def is_still(sim: Sim, worker: int) -> bool:
-    """Whether nothing of the host can change the passes that follow, but the ends of copies; see `ends_matter`."""
+    """Whether nothing of the host can change the passes that follow, but the ends of transfers; see `ends_matter`."""
     record = sim.hosts[worker]
     fenced = record.fence != sim.run[0].now
     if fenced or record.retrying != 0 or sim.queues[worker, PREPARED].head != NONE:
         return False
     if record.shared == 0:
-        return not _reads_loose_copies(sim, worker)
+        return not _reads_loose_frames(sim, worker)
     # Being looked at counts as use, in each pass, among what others use.
     return bool(sim.hosts[record.pool].users == 1 or not _looks_at_some(sim, worker))
 
@@ -563,35 +563,35 @@ def _looks_at_some(sim: Sim, worker: int) -> bool:
 def eviction_matters(sim: Sim, worker: int) -> bool:
     """Whether the eviction of a G1 block can change the passes that follow.
 
-    A candidate without room is set aside once its prefix in G1 is so short that a block behind it is on its way.
+    A candidate without room is deferred once its prefix in G1 is so short that a block behind it is on its way.
     """
-    return bool(sim.hosts[worker].copyings > 0 and _looks_at_some(sim, worker))
+    return bool(sim.hosts[worker].host_transfers > 0 and _looks_at_some(sim, worker))
 
 
 @compiled
-def _reads_loose_copies(sim: Sim, worker: int) -> bool:
+def _reads_loose_frames(sim: Sim, worker: int) -> bool:
     """Whether a store of `worker` reads a G1 block that nobody may hold, and that growth may take."""
     pool = host_pool.pool_of(sim, worker)
-    slots = sim.slots[worker]
+    addresses = sim.addresses[worker]
     row = int(sim.queues[worker, STORES].head)
     while row != NONE:
-        request = int(sim.copyings[row].request)
-        place = int(sim.copyings[row].first)
+        request = int(sim.host_transfers[row].request)
+        place = int(sim.host_transfers[row].first)
         if sim.tickets[request].store == row and sim.live[request].table_len > 0:
             place = NONE  # all stand in its table: once it lets them go, it has none while this store lasts
         while place != NONE:
             detail = pool.details[natural(place)]
-            copy = natural(detail.source)
-            if sim.copies[worker, copy].refs <= 0 or block_pool.slot_of(slots, copy) != detail.slot:
+            frame = natural(detail.source)
+            if sim.frames[worker, frame].refs <= 0 or block_pool.address_of(addresses, frame) != detail.address:
                 return True
             place = int(pool.details[natural(place)].link)
-        row = int(sim.copyings[row].next)
+        row = int(sim.host_transfers[row].next)
     return False
 
 
 @compiled
 def ends_matter(sim: Sim, worker: int) -> bool:
-    """Whether the end of a copy matters before the end of the macro-step that `worker` is in.
+    """Whether the end of a transfer matters before the end of the macro-step that `worker` is in.
 
     It may let in a request that waits, and what a store has kept takes its place among the idle blocks at the end of
     the pass in which the store ended.
@@ -600,7 +600,7 @@ def ends_matter(sim: Sim, worker: int) -> bool:
         return False
     if sim.queues[worker, RETURNING].head != NONE:
         return True
-    if sim.queues[worker, ASIDE].head != NONE or sim.queues[worker, PENDING].head != NONE:
+    if sim.queues[worker, DEFERRED].head != NONE or sim.queues[worker, PENDING].head != NONE:
         return True
     full = sim.workers[worker].running >= config_of(sim, worker).max_sequences
     return bool(not full and sim.queues[worker, WAITING].head != NONE)
@@ -614,26 +614,26 @@ def _wake(sim: Sim, worker: int) -> None:
     record = sim.hosts[worker]
     record.wakenings += 1
     record.awake = 0
-    request = sim.queues[worker, ASIDE].head
+    request = sim.queues[worker, DEFERRED].head
     while request != NONE:
         record.awake += 1
         request = sim.live[request].next
     sim.workers[worker].tried = NONE
-    record.stirred = 1
+    record.woken = 1
 
 
 @compiled
 def some_awake(sim: Sim, worker: int) -> bool:
-    """Whether a request that was set aside is to be looked at."""
+    """Whether a request that was deferred is to be looked at."""
     return bool(sim.hosts[worker].awake > 0)
 
 
 @compiled
 def candidate(sim: Sim, worker: int) -> int:
-    """Return whom admission looks at next, or NONE: who was set aside and is awake, then the head of the queue."""
+    """Return whom admission looks at next, or NONE: who was deferred and is awake, then the head of the queue."""
     record = sim.hosts[worker]
     if record.awake > 0:
-        request = int(sim.queues[worker, ASIDE].head)
+        request = int(sim.queues[worker, DEFERRED].head)
         while sim.tickets[request].asleep == record.wakenings:
             request = int(sim.live[request].next)
         return request
@@ -642,9 +642,9 @@ def candidate(sim: Sim, worker: int) -> int:
 
 @compiled
 def first_restored(sim: Sim, worker: int) -> int:
-    """Return the first request set aside that is awake and whose blocks come, or came, from the host, or NONE."""
+    """Return the first deferred request that is awake and whose blocks come, or came, from the host, or NONE."""
     record = sim.hosts[worker]
-    request = int(sim.queues[worker, ASIDE].head)
+    request = int(sim.queues[worker, DEFERRED].head)
     while request != NONE:
         ticket = sim.tickets[request]
         if ticket.restored != NONE and ticket.asleep != record.wakenings:
@@ -655,9 +655,9 @@ def first_restored(sim: Sim, worker: int) -> int:
 
 @compiled
 def leave(sim: Sim, worker: int, request: int) -> None:
-    """Take a request that waits, set aside or not, out of its queue."""
+    """Take a request that waits, deferred or not, out of its queue."""
     record = sim.hosts[worker]
-    if queues.remove(sim.queues[worker, ASIDE], sim.live, request):
+    if queues.remove(sim.queues[worker, DEFERRED], sim.live, request):
         if sim.tickets[request].asleep != record.wakenings:
             record.awake -= 1
     else:
@@ -665,22 +665,22 @@ def leave(sim: Sim, worker: int, request: int) -> None:
 
 
 @compiled
-def _set_aside(sim: Sim, worker: int, request: int) -> None:
-    """Let `request`, the candidate, sleep until a copy ends; one that was set aside before keeps its place."""
+def _put_off(sim: Sim, worker: int, request: int) -> None:
+    """Let `request`, the candidate, sleep until a transfer ends; one that was deferred before keeps its place."""
     record = sim.hosts[worker]
     if record.awake > 0:
         record.awake -= 1
     else:
         queues.take(sim.queues[worker, WAITING], sim.live)
-        queues.append(sim.queues[worker, ASIDE], sim.live, request)
+        queues.append(sim.queues[worker, DEFERRED], sim.live, request)
     sim.tickets[request].asleep = record.wakenings
 
 
 @compiled
 def defer(sim: Sim, worker: int, request: int) -> None:
-    """Set the candidate aside because of something that is on its way."""
+    """Defer the candidate because of something that is on its way."""
     sim.hosts[worker].deferrals += 1
-    _set_aside(sim, worker, request)
+    _put_off(sim, worker, request)
 
 
 # Loads -------------------------------------------------------------------------------------------------------------
@@ -695,7 +695,7 @@ def awaits(sim: Sim, worker: int, request: int) -> bool:
 
 @compiled
 def look_up(sim: Sim, worker: int, request: int, cached: int) -> int:
-    """Return how many prompt blocks behind the first `cached` can be loaded, or `DEFERRED` when one is on its way.
+    """Return how many prompt blocks behind the first `cached` can be loaded, or `ON_ITS_WAY` when one is.
 
     Every prompt block of the request that is in the host counts as used.
     """
@@ -716,7 +716,7 @@ def look_up(sim: Sim, worker: int, request: int, cached: int) -> int:
         # What another worker of the pool loads is there for this one, too.
         on_its_way = _loads_any(sim, worker, request, cached, cached + present)
     _use_all(sim, worker, request)
-    return DEFERRED if on_its_way else present
+    return ON_ITS_WAY if on_its_way else present
 
 
 @compiled
@@ -725,16 +725,16 @@ def _loads_any(sim: Sim, worker: int, request: int, begin: int, end: int) -> boo
     stride = config_of(sim, worker).key_stride
     row = int(sim.queues[sim.hosts[worker].pool, LOADS].head)
     while row != NONE:
-        copying = sim.copyings[row]
-        first, last = int(max(begin, copying.first)), int(min(end, copying.first + copying.blocks))
-        if copying.worker == worker and first < last:
+        transfer = sim.host_transfers[row]
+        first, last = int(max(begin, transfer.first)), int(min(end, transfer.first + transfer.blocks))
+        if transfer.worker == worker and first < last:
             # Blocks are equal only where all before them are, so the first tells of all.
-            static, other = sim.static[request], sim.static[copying.request]
+            static, other = sim.static[request], sim.static[transfer.request]
             if prompt_keys.key_at(sim.keys, static, static.space, stride, first) == prompt_keys.key_at(
                 sim.keys, other, other.space, stride, first
             ):
                 return True
-        row = int(copying.next)
+        row = int(transfer.next)
     return False
 
 
@@ -747,7 +747,7 @@ def _promised(sim: Sim, worker: int) -> int:
         request = sim.running[worker, i]
         if sim.live[request].computed < sim.static[request].input:
             promised += (known(sim, request) + size - 1) // size - sim.live[request].table_len
-    request = sim.queues[worker, ASIDE].head
+    request = sim.queues[worker, DEFERRED].head
     while request != NONE:
         if sim.tickets[request].restored != NONE:
             promised += (known(sim, request) + size - 1) // size - sim.live[request].table_len
@@ -759,7 +759,7 @@ def _promised(sim: Sim, worker: int) -> int:
 def start_load(sim: Sim, worker: int, request: int, hits: int, number: int) -> bool:
     """Reserve G1 blocks for the candidate and queue a load of the `number` blocks behind its `hits` resident ones.
 
-    The copies of those stand in ``sim.found``. False, and nothing is done, when there is no room for it beside what is
+    The frames of those stand in ``sim.found``. False, and nothing is done, when there is no room for it beside what is
     promised to others.
     """
     size = config_of(sim, worker).block_size
@@ -768,13 +768,13 @@ def start_load(sim: Sim, worker: int, request: int, hits: int, number: int) -> b
     live, ticket, record = sim.live[request], sim.tickets[request], sim.hosts[worker]
     block_tables.open_with_prefix(sim, worker, request, hits)
     cache_events.note_taking(sim, worker, number)
-    block_pool.allocate(
+    block_pool.get_new_blocks(
         block_pool.pool_of(sim, worker), sim.arena, live.table_begin + hits, number, block_pool.RESERVE_LOAD
     )
     live.table_len = hits + number
-    row = _new_copying(sim, worker, request)
-    sim.copyings[row].first = hits
-    sim.copyings[row].blocks = number
+    row = _new_transfer(sim, worker, request)
+    sim.host_transfers[row].first = hits
+    sim.host_transfers[row].blocks = number
     _pin_all(sim, row)
     ticket.load = row
     may_start = int(sim.run[0].now)
@@ -785,20 +785,20 @@ def start_load(sim: Sim, worker: int, request: int, hits: int, number: int) -> b
     record.hits += 1
     record.loads += 1
     advance(REQUEST_TABLE, sim.request_state, request, _LOAD)
-    _set_aside(sim, worker, request)
+    _put_off(sim, worker, request)
     return True
 
 
 @compiled
 def _pin_all(sim: Sim, row: int) -> None:
-    copying = sim.copyings[row]
-    worker = int(copying.worker)
-    static = sim.static[copying.request]
+    transfer = sim.host_transfers[row]
+    worker = int(transfer.worker)
+    static = sim.static[transfer.request]
     stride = config_of(sim, worker).key_stride
     pool = host_pool.pool_of(sim, worker)
     for run in range(static.key_begin, static.key_end):
         _, number, key = prompt_keys.part_of(
-            sim.keys[run], static, stride, copying.first, copying.first + copying.blocks
+            sim.keys[run], static, stride, transfer.first, transfer.first + transfer.blocks
         )
         if number > 0:
             host_pool.pin(pool, key, stride, number)
@@ -813,9 +813,9 @@ def drop_load(sim: Sim, worker: int, request: int) -> None:
     if is_shared(sim, worker):
         host_links.drop(sim, int(sim.hosts[worker].pool), row, H2D, int(sim.run[0].now))
     else:
-        queues.remove(sim.queues[worker, LOADS], sim.copyings, row)
+        queues.remove(sim.queues[worker, LOADS], sim.host_transfers, row)
         _find_due(sim, worker)
-    advance(COPYING_TABLE, sim.copying_state, row, _DROP)
+    advance(HOST_TRANSFER_TABLE, sim.host_transfer_state, row, _DROP)
     _unpin_all(sim, row)
     sim.tickets[request].load = NONE
     _give_back(sim, row)

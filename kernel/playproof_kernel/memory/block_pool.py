@@ -1,28 +1,29 @@
-"""The G1 block pool of a worker: physical copies, the cache of full blocks, and the order of the idle ones.
+"""The G1 block pool of a worker: physical frames, the cache of full blocks, and the order of the idle ones.
 
-A copy is free, private to a request, or cached under a key (active while referenced, else idle and evictable). A key
-may have several copies; a lookup takes the one cached first. Allocation takes free copies, then evicts idle ones from
+A frame is free, private to a request, or cached under a key (active while referenced, else idle and evictable). A key
+may have several frames; a lookup takes the one cached first. Allocation takes free frames, then evicts idle ones from
 the old end. `tests/properties/test_blocks.py` runs this pool beside a naive one.
 
-**Index.** A prompt asks for neighbouring keys one after another, so keys are looked up a page of neighbours at a time:
-a hash table leads to the page, whose places are the copies of its keys. Later copies of a key are chained behind the
-first by `links`, which are looked at where a place says that there are any: so records of copies, which each step
-touches, are small. A page without copies is given back, with all its places empty, as it is taken.
+**Index.** A prompt asks for neighbouring keys one after another, so keys are looked up a group of neighbours at a time:
+a hash table leads to the group, whose places are the frames of its keys. Later frames of a key are chained behind the
+first by `links`, which are looked at where a place says that there are any: so records of frames, which each step
+touches, are small. A group without frames is given back, with all its places empty, as it is taken.
 
-**Order.** Idle copies stand in `order`, a ring of stretches, from the oldest to the newest: copies that came to rest in
-a row, with numbers that descend by one. A stretch has its topmost copy and how many of its copies are still idle
-in it; those know its place. A copy that is used again is told from them by its record, and eviction passes it over. So
-no step of one copy writes to the ring, and the ring is small, where a linked list would go from copy to copy all over
-memory. When the ring is full, stretches without copies are squeezed out; it has twice as many places as there are
-copies at least, so that this costs a fixed share of a step for each copy.
+**Order.** Idle frames stand in `order`, a ring of *idle runs*, from the oldest to the newest. An idle run is frames
+that were freed in a row, with numbers that descend by one; it has the highest of these and how many of its frames are
+still idle, and the frames know its place. A frame that is used again is told from them by its record, and eviction
+passes it over. So no step of one frame writes to the ring, and the ring is small, where a linked list would go from
+frame to frame all over memory. When the ring is full, idle runs without frames are compacted out; it has twice as many
+places as there are frames at least, so that this costs a fixed share of a step for each frame.
 
-**Numbers.** Free copies are taken by number, going round. There are more numbers than copies, so that a round meets
-stretches of free ones, and the copies of a prompt stand side by side in memory. Copies that were handed out again as
-they came free would be strewn all over it after some thousand requests, and each step would wait for memory.
+**Numbers.** Free frames are taken by number, in turn and round again. There are more numbers than blocks of memory, so
+that a round meets runs of free frames, and the frames of a prompt stand side by side in the arrays. Frames that were
+handed out again as they became free would be strewn all over them after some thousand requests, and each step would
+wait for memory.
 
-**Slots.** Where a store to host memory may still read a block that was evicted, it shows which place in device memory
-a copy is given. There each copy in use has a slot besides its number, and the slots of free ones stand on a stack. A
-block that is evicted while it is read marks its slot, and who is given that knows.
+**Addresses.** Where a store to host memory may still read a block that was evicted, it matters which place in device
+memory a frame is given. There each frame in use has an address besides its number, and the free addresses stand on a
+stack. A block that is evicted while it is read marks its address, so that whoever is given that address knows.
 
 The functions take a `Pool`, the views of one worker's arrays, and as many blocks as one step of a request touches: a
 call for each block would cost more than the work it does.
@@ -34,11 +35,11 @@ from typing import Any, NamedTuple
 
 from playproof_spec.machines import BlockEvent, BlockState
 
+from playproof_kernel.ground import key_groups
 from playproof_kernel.ground.arrays import NONE, Sim
 from playproof_kernel.ground.jit import compiled, constant, natural
+from playproof_kernel.ground.key_groups import GROUP_BITS
 from playproof_kernel.ground.transitions import BLOCK_TABLE, advance
-from playproof_kernel.memory import pages
-from playproof_kernel.memory.pages import PAGE_BITS
 
 ALLOCATE, RESERVE_LOAD = constant(BlockEvent.ALLOCATE), constant(BlockEvent.RESERVE_LOAD)
 FILL, LOADED = constant(BlockEvent.FILL), constant(BlockEvent.LOADED)
@@ -64,33 +65,34 @@ class Pool(NamedTuple):
 
     Attributes
     ----------
-    copies : records of `COPY`, shape (numbers,); states : Int8, shape (numbers,)
+    frames : records of `Frame`, shape (numbers,); states : Int8, shape (numbers,)
         There are more numbers than blocks; those of free blocks and those in excess are alike.
     links : Int32, shape (numbers,)
-        Of a copy whose key has several, the one that was cached after it, or NONE.
-    slots : Int32, shape (numbers,); free_slots : Int32, shape (blocks,)
-        The slot of each copy in use, and the slots of the `free` others, the one to be taken next as the last of them.
-    read_slots : Int8, shape (blocks,)
-        By slot, whether a store still reads there a block that was evicted. All three are empty where it does not show.
-    order : records of `STRETCH`, shape (power of two,)
-    buckets : Int32, shape (power of two,); pages : records of `INDEX_PAGE`, shape (blocks,)
-    places : Int32, shape (blocks * PAGE,)
-        Of each key of each page, one more than the copy that was cached first, negated when it is not the only one; or
+        Of a frame whose key has several, the one that was cached after it, or NONE.
+    addresses : Int32, shape (numbers,); free_addresses : Int32, shape (blocks,)
+        The address of each frame in use, and the `free` other addresses, the one to be taken next as the last of them.
+    read_addresses : Int8, shape (blocks,)
+        By address, whether a store still reads there a block that was evicted. All three are empty where that does not
+        matter.
+    order : records of `IdleRun`, shape (power of two,)
+    buckets : Int32, shape (power of two,); groups : records of `KeyGroup`, shape (blocks,)
+    places : Int32, shape (blocks * GROUP,)
+        Of each key of each group, one more than the frame that was cached first, negated if there are others; or
         0 without any.
     worker : records, shape (1,)
-        The worker's own record: its counters of free and idle copies and of evictions, where its order of idle copies
-        begins and ends, and which pages are spare.
+        The worker's own record: its counters of free and idle frames and of evictions, where its order of idle frames
+        begins and ends, and which groups are spare.
     """
 
-    copies: Any
+    frames: Any
     states: Any
     links: Any
-    slots: Any
-    free_slots: Any
-    read_slots: Any
+    addresses: Any
+    free_addresses: Any
+    read_addresses: Any
     order: Any
     buckets: Any
-    pages: Any
+    groups: Any
     places: Any
     worker: Any
 
@@ -99,15 +101,15 @@ class Pool(NamedTuple):
 def pool_of(sim: Sim, worker: int) -> Pool:
     """Return the pool of `worker`."""
     return Pool(
-        sim.copies[worker],
+        sim.frames[worker],
         sim.block_state[worker],
         sim.links[worker],
-        sim.slots[worker],
-        sim.free_slots[worker],
-        sim.read_slots[worker],
+        sim.addresses[worker],
+        sim.free_addresses[worker],
+        sim.read_addresses[worker],
         sim.order[worker],
         sim.buckets[worker],
-        sim.index_pages[worker],
+        sim.key_groups[worker],
         sim.index_places[worker],
         sim.workers[worker : worker + 1],
     )
@@ -115,7 +117,7 @@ def pool_of(sim: Sim, worker: int) -> Pool:
 
 @compiled
 def available(sim: Sim, worker: int) -> int:
-    """Return how many copies can be allocated now."""
+    """Return how many frames can be allocated now."""
     record = sim.workers[worker]
     return record.free + record.idle
 
@@ -127,11 +129,11 @@ def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) 
     Returns
     -------
     int
-        How many keys were found; of each, the copy that was cached first stands in ``found[begin:]``.
+        How many keys were found; of each, the frame that was cached first stands in ``found[begin:]``.
     """
     i = 0
     while i < number:
-        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
+        at, end = key_groups.places(pool.groups, pool.buckets, key + i * stride)
         if at == NONE:
             break
         while at < end and i < number:
@@ -146,16 +148,16 @@ def find(pool: Any, found: Any, begin: int, key: int, stride: int, number: int) 
 
 @compiled
 def in_use(pool: Any, found: Any, number: int) -> int:
-    """Return how many of the copies ``found[:number]`` are referenced."""
+    """Return how many of the frames ``found[:number]`` are referenced."""
     active = 0
     for i in range(number):
-        active += 1 if pool.copies[natural(found[i])].refs > 0 else 0
+        active += 1 if pool.frames[natural(found[i])].refs > 0 else 0
     return active
 
 
 @compiled
-def allocate(pool: Any, table: Any, begin: int, number: int, event: int) -> None:
-    """Write `number` copies with one reference each to ``table[begin:]``; the caller knows that they exist.
+def get_new_blocks(pool: Any, table: Any, begin: int, number: int, event: int) -> None:
+    """Write `number` frames with one reference each to ``table[begin:]``; the caller knows that they exist.
 
     Parameters
     ----------
@@ -166,68 +168,68 @@ def allocate(pool: Any, table: Any, begin: int, number: int, event: int) -> None
     entries = table[begin : begin + number]
     if number > record.free:
         evict(pool, number)
-    copies, states = pool.copies, pool.states
-    copy, end = natural(record.next_copy), states.shape[0]
+    frames, states = pool.frames, pool.states
+    frame, end = natural(record.next_frame), states.shape[0]
     for i in range(number):
-        while states[copy] != _FREE:
-            copy = natural(copy + 1) if copy + 1 < end else 0
-        advance(BLOCK_TABLE, states, copy, event)
-        copies[copy].refs = 1
-        entries[i] = copy
-    record.next_copy = copy
-    if pool.slots.shape[0] > 0:
+        while states[frame] != _FREE:
+            frame = natural(frame + 1) if frame + 1 < end else 0
+        advance(BLOCK_TABLE, states, frame, event)
+        frames[frame].refs = 1
+        entries[i] = frame
+    record.next_frame = frame
+    if pool.addresses.shape[0] > 0:
         for i in range(number):
-            pool.slots[natural(entries[i])] = pool.free_slots[natural(record.free - 1 - i)]
+            pool.addresses[natural(entries[i])] = pool.free_addresses[natural(record.free - 1 - i)]
     record.free -= number
 
 
 @compiled
-def slot_of(slots: Any, copy: int) -> int:
-    """Return the slot of a copy in use; `slots` are those of its worker. Where they do not show, its number stands."""
-    return int(slots[natural(copy)]) if slots.shape[0] > 0 else copy
+def address_of(addresses: Any, frame: int) -> int:
+    """Return the address of a frame in use, or, where the `addresses` of its worker do not matter, its number."""
+    return int(addresses[natural(frame)]) if addresses.shape[0] > 0 else frame
 
 
 @compiled
 def evict(pool: Any, wanted: int) -> None:
-    """Free the oldest idle copies until `wanted` are free, more than are now; the caller knows that they exist."""
+    """Free the oldest idle frames until `wanted` are free, more than are now; the caller knows that they exist."""
     record = pool.worker[0]
     record.free_wanted = wanted
     number = wanted - record.free
-    copies, order = pool.copies, pool.order
+    frames, order = pool.frames, pool.order
     mask = natural(order.shape[0] - 1)
-    # Places of one page that were emptied; its count is lowered once for all of them.
-    page, emptied = 0, 0
+    # Places of one group that were emptied; its count is lowered once for all of them.
+    group, emptied = 0, 0
     free = record.free
     at, left = record.oldest, number
     while left > 0:
-        stretch = natural(at & mask)
-        idle = min(int(order[stretch].idle), left)
-        copy = natural(order[stretch].top)
+        idle_run = natural(at & mask)
+        idle = min(int(order[idle_run].idle), left)
+        frame = natural(order[idle_run].top)
         for _ in range(idle):
-            while copies[copy].refs != -1 - stretch:
-                copy = natural(copy - 1)
-            place = natural(copies[copy].place)
-            if _unlink(pool, copy, place):
-                if place >> PAGE_BITS != page:
-                    _empty(pool, page, emptied)
-                    page, emptied = place >> PAGE_BITS, 0
+            while frames[frame].refs != -1 - idle_run:
+                frame = natural(frame - 1)
+            place = natural(frames[frame].place)
+            if _unlink(pool, frame, place):
+                if place >> GROUP_BITS != group:
+                    _empty(pool, group, emptied)
+                    group, emptied = place >> GROUP_BITS, 0
                 emptied += 1
-            if pool.slots.shape[0] > 0:
-                slot = natural(pool.slots[copy])
-                pool.free_slots[natural(free)] = slot
-                if pool.states[copy] == _READING_IDLE:
-                    pool.read_slots[slot] = 1
+            if pool.addresses.shape[0] > 0:
+                address = natural(pool.addresses[frame])
+                pool.free_addresses[natural(free)] = address
+                if pool.states[frame] == _READING_IDLE:
+                    pool.read_addresses[address] = 1
                     record.evicted_reads += 1
-            # Its record still names the stretch, which eviction has passed.
-            advance(BLOCK_TABLE, pool.states, copy, _EVICT)
+            # Its record still names the idle run, which eviction has passed.
+            advance(BLOCK_TABLE, pool.states, frame, _EVICT)
             free += 1
             left -= 1
-            copy = natural(copy - 1)
-        order[stretch].top = copy
-        order[stretch].idle -= idle
-        if order[stretch].idle == 0:
+            frame = natural(frame - 1)
+        order[idle_run].top = frame
+        order[idle_run].idle -= idle
+        if order[idle_run].idle == 0:
             at += 1
-    _empty(pool, page, emptied)
+    _empty(pool, group, emptied)
     record.oldest = at
     record.free = free
     record.idle -= number
@@ -235,8 +237,8 @@ def evict(pool: Any, wanted: int) -> None:
 
 
 @compiled
-def reuse(pool: Any, found: Any, table: Any, begin: int, number: int) -> None:
-    """Add a reference to each of ``found[:number]``, cached copies, and write them to ``table[begin:]``."""
+def touch(pool: Any, found: Any, table: Any, begin: int, number: int) -> None:
+    """Add a reference to each of ``found[:number]``, cached frames, and write them to ``table[begin:]``."""
     mark, woken = 0, 0
     for i in range(number):
         mark, woken = _refer(pool, natural(found[i]), mark, woken)
@@ -245,34 +247,34 @@ def reuse(pool: Any, found: Any, table: Any, begin: int, number: int) -> None:
 
 
 @compiled
-def _refer(pool: Any, copy: int, mark: int, woken: int) -> tuple[int, int]:
-    """Add a reference to `copy`; `woken` copies with `mark` for `refs` have got their first ones before it."""
-    refs = int(pool.copies[copy].refs)
+def _refer(pool: Any, frame: int, mark: int, woken: int) -> tuple[int, int]:
+    """Add a reference to `frame`; `woken` frames with `mark` for `refs` have got their first ones before it."""
+    refs = int(pool.frames[frame].refs)
     if refs < 0:
         if refs != mark:
             _wake(pool, mark, woken)
             mark, woken = refs, 0
-        advance(BLOCK_TABLE, pool.states, copy, _REUSE)
+        advance(BLOCK_TABLE, pool.states, frame, _REUSE)
         woken += 1
         refs = 0
-    pool.copies[copy].refs = refs + 1
+    pool.frames[frame].refs = refs + 1
     return mark, woken
 
 
 @compiled
-def take(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) -> int:
-    """Look up keys as `find` does, and add a reference to each copy found at once, as `reuse` does.
+def touch_cached(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) -> int:
+    """Look up keys as `find` does, and add a reference to each frame found at once, as `touch` does.
 
     Returns
     -------
     int
-        How many keys were found; their copies stand in ``table[begin:]``.
+        How many keys were found; their frames stand in ``table[begin:]``.
     """
     entries = table[begin : begin + number]
     mark, woken, i = 0, 0, 0
     missed = False
     while i < number and not missed:
-        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
+        at, end = key_groups.places(pool.groups, pool.buckets, key + i * stride)
         missed = at == NONE
         while at < end and i < number:
             first = pool.places[natural(at)]
@@ -288,70 +290,70 @@ def take(pool: Any, table: Any, begin: int, key: int, stride: int, number: int) 
 
 
 @compiled
-def fill(pool: Any, table: Any, begin: int, number: int, key: int, stride: int, event: int) -> None:
-    """Cache the copies ``table[begin : begin + number]``, now full, under keys from `key` in steps of `stride`.
+def cache_blocks(pool: Any, table: Any, begin: int, number: int, key: int, stride: int, event: int) -> None:
+    """Cache the frames ``table[begin : begin + number]``, now full, under keys from `key` in steps of `stride`.
 
-    Each goes behind earlier copies of its key. `event` is what filled them: `FILL` private ones, `LOADED` those of a
+    Each goes behind earlier frames of its key. `event` is what filled them: `FILL` private ones, `LOADED` those of a
     restore.
     """
-    copies = pool.copies
+    frames = pool.frames
     entries = table[begin : begin + number]
     i = 0
     while i < number:
-        at, end = pages.places(pool.pages, pool.buckets, key + i * stride)
+        at, end = key_groups.places(pool.groups, pool.buckets, key + i * stride)
         if at == NONE:
-            at, end = pages.new_places(pool.pages, pool.buckets, pool.worker[0], key + i * stride)
+            at, end = key_groups.new_places(pool.groups, pool.buckets, pool.worker[0], key + i * stride)
         opened = 0
         while at < end and i < number:
-            copy = natural(entries[i])
-            advance(BLOCK_TABLE, pool.states, copy, event)
-            copies[copy].place = at
+            frame = natural(entries[i])
+            advance(BLOCK_TABLE, pool.states, frame, event)
+            frames[frame].place = at
             first = pool.places[natural(at)]
             if first == 0:
-                pool.places[natural(at)] = copy + 1
+                pool.places[natural(at)] = frame + 1
                 opened += 1
             else:
-                _chain(pool, copy, at)
+                _chain(pool, frame, at)
             at += stride
             i += 1
-        pool.pages[natural((end - 1) >> PAGE_BITS)].used += opened
+        pool.groups[natural((end - 1) >> GROUP_BITS)].used += opened
 
 
 @compiled
-def release(pool: Any, table: Any, begin: int, number: int) -> None:
+def free_blocks(pool: Any, table: Any, begin: int, number: int) -> None:
     """Drop a reference to each of ``table[begin : begin + number]``, last first.
 
-    The last reference makes a cached copy idle and most recent, and frees a private one.
+    The last reference makes a cached frame idle and most recent, and frees a private one.
     """
     record = pool.worker[0]
-    copies, order = pool.copies, pool.order
+    frames, order = pool.frames, pool.order
     mask = natural(order.shape[0] - 1)
     if record.newest - record.oldest + number > mask:
-        _squeeze(pool)
+        _compact(pool)
     entries = table[begin : begin + number]
     newest = record.newest
-    stretch, below, rested = 0, NONE, 0
+    idle_run, below, rested = 0, NONE, 0
     for i in range(number - 1, -1, -1):
-        copy = natural(entries[i])
-        refs = copies[copy].refs - 1
-        copies[copy].refs = refs
+        frame = natural(entries[i])
+        refs = frames[frame].refs - 1
+        frames[frame].refs = refs
         if refs > 0:
             continue
-        advance(BLOCK_TABLE, pool.states, copy, _RELEASE)
-        if pool.states[copy] != _FREE:
-            if copy != below:
-                _close(pool, stretch, rested)
-                stretch, rested = natural(newest & mask), 0
-                order[stretch].top = copy
+        advance(BLOCK_TABLE, pool.states, frame, _RELEASE)
+        if pool.states[frame] != _FREE:
+            if frame != below:
+                _close(pool, idle_run, rested)
+                idle_run, rested = natural(newest & mask), 0
+                order[idle_run].top = frame
                 newest += 1
-            copies[copy].refs = -1 - stretch
+            frames[frame].refs = -1 - idle_run
             rested += 1
-            below = copy - 1
+            below = frame - 1
         else:
-            if pool.slots.shape[0] > 0:
-                pool.free_slots[natural(record.free)] = pool.slots[copy]
+            if pool.addresses.shape[0] > 0:
+                pool.free_addresses[natural(record.free)] = pool.addresses[frame]
             record.free += 1
-    _close(pool, stretch, rested)
+    _close(pool, idle_run, rested)
     record.newest = newest
 
 
@@ -359,14 +361,14 @@ def release(pool: Any, table: Any, begin: int, number: int) -> None:
 
 
 @compiled
-def key_of(pool: Any, copy: int) -> int:
-    """Return the key of `copy`, which is cached."""
-    return pages.key_at(pool.pages, pool.copies[copy].place)
+def key_of(pool: Any, frame: int) -> int:
+    """Return the key of `frame`, which is cached."""
+    return key_groups.key_at(pool.groups, pool.frames[frame].place)
 
 
 @compiled
-def _chain(pool: Any, copy: int, place: int) -> None:
-    """Put `copy` behind the copies of its key, which has some; `place` is the key's."""
+def _chain(pool: Any, frame: int, place: int) -> None:
+    """Put `frame` behind the frames of its key, which has some; `place` is the key's."""
     links, places = pool.links, pool.places
     latest = natural(abs(places[natural(place)]) - 1)
     if places[natural(place)] > 0:
@@ -374,95 +376,95 @@ def _chain(pool: Any, copy: int, place: int) -> None:
     else:
         while links[latest] != NONE:
             latest = natural(links[latest])
-    links[latest] = copy
-    links[copy] = NONE
+    links[latest] = frame
+    links[frame] = NONE
 
 
 @compiled
-def _unlink(pool: Any, copy: int, place: int) -> bool:
-    """Take `copy` out of the index, from `place`, that of its key; returns whether that has no copy any more."""
+def _unlink(pool: Any, frame: int, place: int) -> bool:
+    """Take `frame` out of the index, from `place`, that of its key; returns whether that has no frame any more."""
     links, places = pool.links, pool.places
-    if places[place] == copy + 1:
+    if places[place] == frame + 1:
         places[place] = 0
         return True
     first = natural(-places[place] - 1)
-    if first == copy:
-        first = natural(links[copy])
+    if first == frame:
+        first = natural(links[frame])
     else:
         earlier = first
-        while links[earlier] != copy:
+        while links[earlier] != frame:
             earlier = natural(links[earlier])
-        links[earlier] = links[copy]
+        links[earlier] = links[frame]
     places[place] = first + 1 if links[first] == NONE else -(first + 1)
     return False
 
 
 @compiled
-def _empty(pool: Any, page: int, emptied: int) -> None:
-    """Take in that `emptied` places of `page` have lost their last copies; a page without copies is given back."""
+def _empty(pool: Any, group: int, emptied: int) -> None:
+    """Take in that `emptied` places of `group` have lost their last frames; a group without frames is given back."""
     if emptied > 0:
-        pool.pages[page].used -= emptied
-        if pool.pages[page].used == 0:
-            pages.drop(pool.pages, pool.buckets, pool.worker[0], page)
+        pool.groups[group].used -= emptied
+        if pool.groups[group].used == 0:
+            key_groups.drop(pool.groups, pool.buckets, pool.worker[0], group)
 
 
-# The order of idle copies -----------------------------------------------------------------------------------------
+# The order of idle frames -----------------------------------------------------------------------------------------
 
 
 @compiled
-def next_idle(pool: Any, at: int, passed: int, copy: int) -> tuple[int, int, int]:
-    """Return the oldest idle copy, where there is one, behind `copy`, which is number `passed` of the stretch at `at`.
+def next_idle(pool: Any, at: int, passed: int, frame: int) -> tuple[int, int, int]:
+    """Return the oldest idle frame behind `frame`, which is number `passed` of the idle run at `at`; there is one.
 
     Returns
     -------
-    at, passed, copy : int
+    at, passed, frame : int
         The next call's arguments; the first call's are the worker's `oldest`, 0 and any.
     """
     order = pool.order
     mask = natural(order.shape[0] - 1)
     while order[natural(at & mask)].idle == passed:
         at, passed = at + 1, 0
-    stretch = natural(at & mask)
-    copy = int(order[stretch].top) if passed == 0 else copy - 1
-    while pool.copies[natural(copy)].refs != -1 - stretch:
-        copy -= 1
-    return at, passed + 1, copy
+    idle_run = natural(at & mask)
+    frame = int(order[idle_run].top) if passed == 0 else frame - 1
+    while pool.frames[natural(frame)].refs != -1 - idle_run:
+        frame -= 1
+    return at, passed + 1, frame
 
 
 @compiled
 def _wake(pool: Any, mark: int, woken: int) -> None:
-    """Take in that `woken` copies with `mark` for `refs` have left the stretch that it names."""
+    """Take in that `woken` frames with `mark` for `refs` have left the idle run that it names."""
     if woken > 0:
         pool.order[natural(-1 - mark)].idle -= woken
         pool.worker[0].idle -= woken
 
 
 @compiled
-def _close(pool: Any, stretch: int, rested: int) -> None:
-    """Take in that `rested` copies have come to rest in `stretch`, and that no more will."""
+def _close(pool: Any, idle_run: int, rested: int) -> None:
+    """Take in that `rested` frames have come to rest in `idle_run`, and that no more will."""
     if rested > 0:
-        pool.order[stretch].idle = rested
+        pool.order[idle_run].idle = rested
         pool.worker[0].idle += rested
 
 
 @compiled
-def _squeeze(pool: Any) -> None:
-    """Close the gaps that stretches without copies are in the order; the others keep their sequence."""
+def _compact(pool: Any) -> None:
+    """Close the gaps that idle runs without frames are in the order; the others keep their sequence."""
     record = pool.worker[0]
-    copies, order = pool.copies, pool.order
+    frames, order = pool.frames, pool.order
     mask = natural(order.shape[0] - 1)
     kept = record.oldest
     for at in range(record.oldest, record.newest):
         old, new = natural(at & mask), natural(kept & mask)
         if order[old].idle > 0:
             kept += 1
-            copy = natural(order[old].top)
-            order[new].top = copy
+            frame = natural(order[old].top)
+            order[new].top = frame
             order[new].idle = order[old].idle
             if new != old:
                 for _ in range(order[new].idle):
-                    while copies[copy].refs != -1 - old:
-                        copy = natural(copy - 1)
-                    copies[copy].refs = -1 - new
-                    copy = natural(copy - 1)
+                    while frames[frame].refs != -1 - old:
+                        frame = natural(frame - 1)
+                    frames[frame].refs = -1 - new
+                    frame = natural(frame - 1)
     record.newest = kept

@@ -1,13 +1,13 @@
 """Block tables of requests that hold blocks: one arena, compacted when it is full.
 
-A request's table lists the copies that it holds, head of the prompt first. It has `table_size` entries from its
-admission (or its reservation) on, and gives them up when it lets the blocks go; holes are squeezed out only when the
+A request's table lists the frames that it holds, head of the prompt first. It has `table_size` entries from its
+admission (or its reservation) on, and gives them up when it lets the blocks go; holes are compacted out only when the
 arena runs short.
 """
 
 from __future__ import annotations
 
-from playproof_kernel.ground.arrays import ASIDE, NONE, WAITING, Sim
+from playproof_kernel.ground.arrays import DEFERRED, NONE, WAITING, Sim
 from playproof_kernel.ground.jit import ONE, ZERO, compiled
 from playproof_kernel.ground.lifecycle import config_of
 from playproof_kernel.memory import block_pool, cache_events
@@ -63,7 +63,7 @@ def reserve_room(sim: Sim, worker: int) -> bool:
         return True
     wanted = longest + _wanted_by(sim, worker, int(sim.queues[worker, WAITING].head), seats)
     if config.host != 0:
-        wanted += _wanted_by(sim, worker, int(sim.queues[worker, ASIDE].head), seats)
+        wanted += _wanted_by(sim, worker, int(sim.queues[worker, DEFERRED].head), seats)
     if run.arena + wanted <= sim.arena.shape[0]:
         return True
     return _compact(sim, wanted)
@@ -71,7 +71,7 @@ def reserve_room(sim: Sim, worker: int) -> bool:
 
 @compiled
 def _compact(sim: Sim, wanted: int) -> bool:
-    """Squeeze the holes out of the arena; False when it must grow, to take `wanted` more entries.
+    """Compact the holes out of the arena; False when it must grow, to take `wanted` more entries.
 
     It must, too, when it stays more than half full: the next time would come too soon.
     """
@@ -105,24 +105,24 @@ def _open(sim: Sim, request: int) -> None:
 
 @compiled
 def open_with_prefix(sim: Sim, worker: int, request: int, hits: int) -> None:
-    """Give `request` a table that begins with the `hits` copies that `cached_prefix` found, one reference each."""
+    """Give `request` a table that begins with the `hits` frames of `get_computed_blocks`, one reference each."""
     live = sim.live[request]
     _open(sim, request)
-    block_pool.reuse(block_pool.pool_of(sim, worker), sim.found, sim.arena, live.table_begin, hits)
+    block_pool.touch(block_pool.pool_of(sim, worker), sim.found, sim.arena, live.table_begin, hits)
     live.table_len = hits
     live.filled = hits
 
 
 @compiled
 def extend(sim: Sim, worker: int, request: int, tokens: int) -> None:
-    """Give `request` fresh copies until its table covers `tokens` tokens; the caller has checked that they exist."""
+    """Give `request` fresh frames until its table covers `tokens` tokens; the caller has checked that they exist."""
     live = sim.live[request]
     size = config_of(sim, worker).block_size
     needed = (tokens + size - 1) // size
     if live.table_len < needed:
         cache_events.note_taking(sim, worker, needed - live.table_len)
         pool = block_pool.pool_of(sim, worker)
-        block_pool.allocate(
+        block_pool.get_new_blocks(
             pool, sim.arena, live.table_begin + live.table_len, needed - live.table_len, block_pool.ALLOCATE
         )
         live.table_len = needed
@@ -166,7 +166,8 @@ def _cache(sim: Sim, worker: int, request: int, full: int, event: int) -> None:
         upto = min(number + keys.count, full)
         if block < upto:
             key = static.space + keys.first + (block - number) * config.key_stride
-            block_pool.fill(pool, sim.arena, live.table_begin + block, upto - block, key, config.key_stride, event)
+            at = live.table_begin + block
+            block_pool.cache_blocks(pool, sim.arena, at, upto - block, key, config.key_stride, event)
             if cache_events.are_told(sim):
                 cache_events.note_cached(sim, worker, key, config.key_stride, upto - block)
         number += keys.count
@@ -175,17 +176,17 @@ def _cache(sim: Sim, worker: int, request: int, full: int, event: int) -> None:
     block = max(number, live.filled)
     if block < full:
         key = block_pool.generated_key(static.serial, block)
-        block_pool.fill(pool, sim.arena, live.table_begin + block, full - block, key, ONE, event)
+        block_pool.cache_blocks(pool, sim.arena, live.table_begin + block, full - block, key, ONE, event)
     live.filled = full
 
 
 @compiled
 def release_all(sim: Sim, worker: int, request: int) -> None:
-    """Release every copy of `request`, last block first, so that a prompt's tail is evicted before its head."""
+    """Release every frame of `request`, last block first, so that a prompt's tail is evicted before its head."""
     live = sim.live[request]
     ticket = sim.tickets[request]
     if live.table_len > 0:
-        block_pool.release(block_pool.pool_of(sim, worker), sim.arena, live.table_begin, live.table_len)
+        block_pool.free_blocks(block_pool.pool_of(sim, worker), sim.arena, live.table_begin, live.table_len)
     live.table_len = 0
     live.filled = 0
     live.computed = 0
@@ -200,13 +201,13 @@ def release_all(sim: Sim, worker: int, request: int) -> None:
 
 
 @compiled
-def cached_prefix(sim: Sim, worker: int, request: int, most: int) -> int:
+def get_computed_blocks(sim: Sim, worker: int, request: int, most: int) -> int:
     """Find the resident leading full blocks of `request`, at most `most`.
 
     Returns
     -------
     int
-        How many blocks were found; their copies are left in ``sim.found``.
+        How many blocks were found; their frames are left in ``sim.found``.
     """
     return _prefix(sim, worker, request, most, ZERO)
 
@@ -227,7 +228,7 @@ def fits(sim: Sim, worker: int, total: int, hits: int, promised: int) -> bool:
 def take_prefix(sim: Sim, worker: int, request: int, most: int) -> int:
     """Give `request`, which is known to fit, a table that begins with its resident leading full blocks, at most `most`.
 
-    One walk does what `cached_prefix` and `open_with_prefix` do in two. Returns how many blocks were found.
+    One walk does what `get_computed_blocks` and `open_with_prefix` do in two. Returns how many blocks were found.
     """
     live = sim.live[request]
     _open(sim, request)
@@ -262,5 +263,5 @@ def _prefix(sim: Sim, worker: int, request: int, most: int, taken: int) -> int:
 def _look_up(sim: Sim, worker: int, request: int, begin: int, key: int, stride: int, number: int, taken: int) -> int:
     pool = block_pool.pool_of(sim, worker)
     if taken != 0:
-        return block_pool.take(pool, sim.arena, sim.live[request].table_begin + begin, key, stride, number)
+        return block_pool.touch_cached(pool, sim.arena, sim.live[request].table_begin + begin, key, stride, number)
     return block_pool.find(pool, sim.found, begin, key, stride, number)

@@ -2,7 +2,7 @@
 
 A worker's events (a prompt block was cached, a cached one was evicted) go out together when one of its passes ends, or,
 while it idles, a transfer to it or to or from its host memory; what its pass under way has done so far, nobody knows.
-So each device has an *index* beside it: for every key that it has or had, the copies there are and the copies that were
+So each device has an *index* beside it: for every key that it has or had, the frames there are and the frames that were
 published. An event changes the first and marks the entry; publishing makes the second equal and drops entries that are
 gone. A host pool, which workers may share, has an index as well: what arrives there is published at once, for that is
 the end of a transfer; what a worker evicts from it while it schedules a pass, when that pass ends. Generated blocks
@@ -47,7 +47,7 @@ def _entry_of(entries: Any, table: Any, key: int) -> int:
         head.key += 1
     bucket = buckets.bucket_of(key, table.shape[0])
     entries[entry].key = key
-    entries[entry].copies = 0
+    entries[entry].frames = 0
     entries[entry].published = 0
     entries[entry].is_marked = 0
     entries[entry].next = table[bucket]
@@ -57,9 +57,9 @@ def _entry_of(entries: Any, table: Any, key: int) -> int:
 
 @compiled
 def note(entries: Any, table: Any, key: int, change: int) -> None:
-    """Take in that a device has one copy more (1) or less (-1) of the prompt block `key`; writes its index."""
+    """Take in that a device has one frame more (1) or less (-1) of the prompt block `key`; writes its index."""
     entry = _entry_of(entries, table, key)
-    entries[entry].copies += change
+    entries[entry].frames += change
     if entries[entry].is_marked == 0:
         head = entries[entries.shape[0] - 1]
         entries[entry].is_marked = 1
@@ -80,10 +80,10 @@ def note_taking(sim: Sim, worker: int, number: int) -> None:
     if not are_told(sim):
         return
     pool = block_pool.pool_of(sim, worker)
-    at, passed, copy = int(sim.workers[worker].oldest), 0, 0
+    at, passed, frame = int(sim.workers[worker].oldest), 0, 0
     for _ in range(number - sim.workers[worker].free):
-        at, passed, copy = block_pool.next_idle(pool, at, passed, copy)
-        key = block_pool.key_of(pool, copy)
+        at, passed, frame = block_pool.next_idle(pool, at, passed, frame)
+        key = block_pool.key_of(pool, frame)
         if key < GENERATED:
             note(sim.index[worker], sim.index_buckets[worker], key, -ONE)
 
@@ -98,7 +98,7 @@ def _drop(entries: Any, table: Any, entry: int) -> None:
 
 @compiled
 def tell(entries: Any, table: Any, key: int, change: int) -> None:
-    """Publish at once that a host pool has one copy more (1) or less (-1) of the prompt block `key`."""
+    """Publish at once that a host pool has one frame more (1) or less (-1) of the prompt block `key`."""
     entry = _entry_of(entries, table, key)
     entries[entry].published += change
     if entries[entry].published == 0:
@@ -139,8 +139,8 @@ def _publish_device(entries: Any, table: Any) -> None:
         entry = int(head.marked)
         head.marked = entries[entry].marked
         entries[entry].is_marked = 0
-        entries[entry].published = entries[entry].copies
-        if entries[entry].copies == 0:
+        entries[entry].published = entries[entry].frames
+        if entries[entry].frames == 0:
             _drop(entries, table, entry)
 
 

@@ -288,7 +288,7 @@ def _common(tree: Any, request: int, node: int, most: int) -> int:
 
 
 @compiled
-def find_prefix(tree: Any, request: int, most: int) -> tuple[int, int]:
+def match_prefix(tree: Any, request: int, most: int) -> tuple[int, int]:
     """Find the longest cached prefix of `request`, at most `most` pages; nothing is written.
 
     Returns
@@ -310,7 +310,7 @@ def find_prefix(tree: Any, request: int, most: int) -> tuple[int, int]:
 
 @compiled
 def evictable_on_path(tree: Any, pages: int, node: int) -> int:
-    """Return how many of the pages that `find_prefix` found are evictable now, and would not be once locked."""
+    """Return how many of the pages that `match_prefix` found are evictable now, and would not be once locked."""
     evictable, upto, at = 0, pages, node
     while at != ROOT:
         entry = tree.nodes[at]
@@ -333,7 +333,7 @@ def _lock(tree: Any, node: int) -> None:
 
 @compiled
 def touch(tree: Any, pages: int, node: int) -> int:
-    """Stamp what `find_prefix` found, and return the node that now ends it.
+    """Stamp what `match_prefix` found, and return the node that now ends it.
 
     A node that is covered in part is cut there.
     """
@@ -352,21 +352,21 @@ def touch(tree: Any, pages: int, node: int) -> int:
 
 
 @compiled
-def lock_path(tree: Any, node: int) -> None:
+def inc_lock_ref(tree: Any, node: int) -> None:
     """Lock the path that ends at `node`."""
     lock_below(tree, node, ROOT)
 
 
 @compiled
-def lock_prefix(tree: Any, pages: int, node: int) -> int:
-    """Stamp and lock what `find_prefix` found, and return the node that now ends it."""
+def lock_matched(tree: Any, pages: int, node: int) -> int:
+    """Stamp and lock what `match_prefix` found, and return the node that now ends it."""
     last = touch(tree, pages, node)
-    lock_path(tree, last)
+    inc_lock_ref(tree, last)
     return last
 
 
 @compiled
-def unlock(tree: Any, node: int) -> None:
+def dec_lock_ref(tree: Any, node: int) -> None:
     """Let go of the path that ends at `node`."""
     record = tree.worker[0]
     at = node

@@ -18,10 +18,7 @@ choose = POLICIES.door("choose")
 
 def fill(config: Any, spec: RouterSpec | None) -> None:
     """Write a routing policy into the configuration; `ValueError` when none serves what is described."""
-    for number, policy in enumerate(POLICIES.choices):
-        if policy.serves(spec):
-            config.policy = number
-            config.hears = policy.hears
-            policy.configure(config, spec)
-            return
-    raise ValueError(f"no routing policy serves {spec}")
+    config.policy = POLICIES.number_of(spec)
+    policy = POLICIES.choices[config.policy[0]]
+    config.hears = policy.hears
+    policy.configure(config, spec)

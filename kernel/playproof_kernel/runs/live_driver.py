@@ -21,11 +21,16 @@ from playproof_spec.machines import NodeState, PhaseState, RequestState
 
 from playproof_kernel.checks.translation import compile_checked, settings_of
 from playproof_kernel.driver import arrivals, play_driver
-from playproof_kernel.ground.arrays import NONE, Heap, Play, Run
+from playproof_kernel.ground.arrays import NONE, Heap, Play, Run, Sim
+from playproof_kernel.ground.faults import ReplayFault
 from playproof_kernel.ground.records import records
-from playproof_kernel.runs import controlled_run, loop
-from playproof_kernel.runs.controlled_run import ControlledLedger, Drain
-from playproof_kernel.runs.finite import SLICE, ReplayFault, ledger_of, new_sim, with_room
+from playproof_kernel.runs import loop
+from playproof_kernel.runs.controlled_ledger import ControlledLedger, Drain, ledger_of_controlled
+from playproof_kernel.runs.controlled_setup import start_controlled
+from playproof_kernel.runs.ledgers import ledger_of
+from playproof_kernel.runs.loop import Stop
+from playproof_kernel.runs.setup import new_sim
+from playproof_kernel.runs.simulation import Simulation
 
 Int64 = npt.NDArray[np.int64]
 
@@ -118,15 +123,16 @@ class LiveDriver:
         self._cuts: tuple[Any, ...] = ()
         if load.snapshot_seed is not None:
             self._digest = graph_digest(graph, shift_floors=False)
-            self._sim, self._cuts = controlled_run.start_controlled(graph, self._digest, deployment, load)
+            sim, self._cuts = start_controlled(graph, self._digest, deployment, load)
             self._drain = Drain(graph, capture)
         else:
             # A server's caches are its own: blocks have no namespaces here.
             settings = settings_of(deployment, load)._replace(play_scope=False)
             compiled = compile_checked(graph, proven.certificate.graph_digest, settings)
-            self._sim = new_sim(compiled, deployment, load)
-            play_driver.start(self._sim)
-        self._sim = self._sim._replace(running=np.zeros((workers, 0), np.int64))
+            sim = new_sim(compiled, deployment, load)
+            play_driver.start(sim)
+        sim = sim._replace(running=np.zeros((workers, 0), np.int64))
+        self._simulation = Simulation(sim, None if self._drain is None else self._drain.take)
         self._sim.config.max_sequences = 0
         self._by_play = load.play_scope
         self._placed: Int64 = np.zeros(len(self._sim.static), np.int64)
@@ -134,6 +140,10 @@ class LiveDriver:
         # How many requests were given up, and how many of them have been named.
         self._gave_up = self._canceled = 0
         self._closed = self._over = False
+
+    @property
+    def _sim(self) -> Sim:
+        return self._simulation.sim
 
     def warm_up(self) -> None:
         """Let the kernel compile what a run needs, before its clock starts; nothing of the run happens."""
@@ -161,25 +171,13 @@ class LiveDriver:
         # Everything that was due before happens now, and nothing in the past.
         run.now = config.end = max(now, int(run.now))
         run.scanned = 0
-        while True:
-            stop = loop.run(self._sim, SLICE)
-            if stop in (loop.Stop.DONE, loop.Stop.OVER):
-                self._over = True
-                break
-            if stop in (loop.Stop.STALL, loop.Stop.HORIZON):
-                break
-            self._make_room(stop)
-        if self._drain is not None:
-            self._drain.take(self._sim)
+        stop = Stop.SLICE
+        while stop == Stop.SLICE:
+            stop = self._simulation.advance()
+        self._over = stop in (Stop.DONE, Stop.OVER)
         if run.no_identity:
             raise ReplayFault("the profile ran out of cache identities")
         return self._orders(), self._given_up()
-
-    def _make_room(self, stop: int) -> None:
-        if self._drain is not None:
-            self._drain.take(self._sim)
-        if stop != loop.Stop.SLICE and (stop != loop.Stop.LOGS or self._drain is None):
-            self._sim = with_room(self._sim, stop)
 
     def _orders(self) -> list[Order]:
         count = arrivals.hand_over(self._sim, self._placed)
@@ -294,7 +292,7 @@ class LiveDriver:
         cancellations = records(len(slots), Heap)
         cancellations.time = self._sim.run[0].now
         cancellations.node = slots
-        self._sim = self._sim._replace(cancellations=cancellations)
+        self._simulation.sim = self._sim._replace(cancellations=cancellations)
         self._sim.run[0].next_cancellation = 0
         return slots
 
@@ -308,5 +306,5 @@ class LiveDriver:
         if self._drain is None:
             ledger = ledger_of(self._sim)
             return dataclasses.replace(ledger, gap_ns=gap_ns, gap_count=gap_count)
-        ledger_ = controlled_run.ledger_of_controlled(self._sim, self._digest, self._cuts, self._drain)
+        ledger_ = ledger_of_controlled(self._sim, self._digest, self._cuts, self._drain)
         return dataclasses.replace(ledger_, gap_ns=gap_ns, gap_count=gap_count)

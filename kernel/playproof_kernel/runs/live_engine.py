@@ -21,11 +21,12 @@ from playproof_kernel.corpus.live_keys import Chains
 from playproof_kernel.driver import arrivals
 from playproof_kernel.engines.engine import engine_of
 from playproof_kernel.ground.arrays import NODES, NONE, PLAYS, REQUESTS, Edge, Heap, Keys, Sim, Static
+from playproof_kernel.ground.key_groups import GROUP
 from playproof_kernel.ground.records import enlarged, records
 from playproof_kernel.memory.block_pool import GENERATED, SERIALS_BELOW
-from playproof_kernel.memory.pages import PAGE
-from playproof_kernel.runs import loop
-from playproof_kernel.runs.finite import SLICE, new_sim, with_room
+from playproof_kernel.runs.loop import Stop
+from playproof_kernel.runs.setup import new_sim
+from playproof_kernel.runs.simulation import Simulation
 
 _DISPATCHED, _NOT_YET = int(NodeState.DISPATCHED), int(NONE)
 
@@ -106,7 +107,7 @@ class LiveEngine:
             key_stride=1,
             key_span=GENERATED,
         )
-        self._sim: Sim = new_sim(graph, deployment, LoadSpec(macro_steps=False))
+        self._simulation = Simulation(new_sim(graph, deployment, LoadSpec(macro_steps=False)), self._read_logs)
         self._sim.config[0].end = 0
         self._sim.run[0].upcoming = NONE
         self.context = deployment.context_length
@@ -122,6 +123,10 @@ class LiveEngine:
         self._queried = self._hit = 0
 
     @property
+    def _sim(self) -> Sim:
+        return self._simulation.sim
+
+    @property
     def upcoming(self) -> int | None:
         """The next instant at which something happens without an arrival, or None."""
         upcoming = int(self._sim.run[0].upcoming)
@@ -135,43 +140,35 @@ class LiveEngine:
         if self._canceled:
             # Only what was dispatched can be canceled, so what has just arrived comes first.
             config.end = run.now
-            self._run()
+            self._go_on()
             self._cancel_now()
         now = max(now, int(run.now))
         config.end = now
-        self._run()
+        self._go_on()
         # With nothing due the loop leaves the clock where it was.
         if run.now < now:
             run.now, run.scanned = now, 0
         return self._progress()
 
-    def _run(self) -> None:
-        while True:
-            stop = loop.run(self._sim, SLICE)
-            if stop in (loop.Stop.DONE, loop.Stop.STALL, loop.Stop.HORIZON):
-                return
-            if stop == loop.Stop.LOGS and self._read_logs(0):
-                continue
-            self._sim = with_room(self._sim, stop)
+    def _go_on(self) -> None:
+        while self._simulation.advance() == Stop.SLICE:
+            pass
 
-    def _read_logs(self, gaps: int = GAPS_KEPT) -> bool:
-        """Take note of admissions and empty the logs, that of more than `gaps` gaps; False if nothing was in them."""
-        run = self._sim.run[0]
-        emptied = bool(run.admissions or run.gaps)
-        for admission in self._sim.admissions[: int(run.admissions)]:
+    def _read_logs(self, sim: Sim) -> None:
+        """Take note of admissions, and forget gaps once there are many: the client measures them."""
+        run = sim.run[0]
+        for admission in sim.admissions[: int(run.admissions)]:
             slot = int(admission.request)
             if admission.ordinal == 0:
                 self._cached[slot] = int(admission.reused)
-                self._queried += int(self._sim.static[slot].input)
+                self._queried += int(sim.static[slot].input)
                 self._hit += int(admission.reused)
         run.admissions = 0
-        if run.gaps > gaps:  # the client measures them
-            self._sim.gaps["count"] = 0
+        if run.gaps > GAPS_KEPT:
+            sim.gaps["count"] = 0
             run.gaps = 0
-        return emptied
 
     def _progress(self) -> list[Progress]:
-        self._read_logs()
         if not self._active:
             return []
         slots = np.array(self._active)
@@ -244,12 +241,12 @@ class LiveEngine:
         cancellations = records(len(self._canceled), Heap)
         cancellations.time = self._sim.run[0].now
         cancellations.node = self._canceled
-        self._sim = self._sim._replace(cancellations=cancellations)
+        self._simulation.sim = self._sim._replace(cancellations=cancellations)
         self._sim.run[0].next_cancellation = 0
         self._canceled.clear()
 
     @property
-    def free_slots(self) -> int:
+    def free_addresses(self) -> int:
         """Slots that can be taken at once."""
         return len(self._free)
 
@@ -298,7 +295,7 @@ class LiveEngine:
         sim, slots = self._sim, self.slots
         more = np.arange(slots, 2 * slots)
         larger = enlarged(sim, dict.fromkeys((REQUESTS, NODES, PLAYS), 2 * slots))
-        self._sim = larger._replace(play_nodes=np.concatenate((sim.play_nodes, more)))
+        self._simulation.sim = larger._replace(play_nodes=np.concatenate((sim.play_nodes, more)))
         static, plays = self._sim.static, self._sim.plays
         static.source[more] = static.play[more] = more
         plays.node_begin[more], plays.node_end[more] = more, more + 1
@@ -326,7 +323,7 @@ class LiveEngine:
             sim.static[slot].key_begin, sim.static[slot].key_end = at, at + size
             sim.static[slot].answer_end = at + size
             at += size
-        self._sim = sim._replace(keys=keys)
+        self._simulation.sim = sim._replace(keys=keys)
         return at
 
     def _forget(self) -> None:
@@ -345,8 +342,8 @@ class LiveEngine:
         if not self._keeps_tree:
             states = sim.block_state[0]
             cached = (states == BlockState.CACHED_ACTIVE) | (states == BlockState.CACHED_IDLE)
-            places = sim.copies["place"][0, cached].astype(np.int64)
-            keys = sim.index_pages["number"][0, places // PAGE] * PAGE + places % PAGE
+            places = sim.frames["place"][0, cached].astype(np.int64)
+            keys = sim.key_groups["number"][0, places // GROUP] * GROUP + places % GROUP
             keys = keys[keys < GENERATED]
             first.append(keys)
             count.append(np.ones(len(keys), np.int64))

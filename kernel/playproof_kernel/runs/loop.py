@@ -15,7 +15,7 @@ from playproof_kernel.driver import instances, play_driver
 from playproof_kernel.engines import engine, passes
 from playproof_kernel.engines.seam import Room
 from playproof_kernel.ground import timers
-from playproof_kernel.ground.arrays import ASIDE, NONE, PENDING, READY, WAITING, Sim
+from playproof_kernel.ground.arrays import DEFERRED, NONE, PENDING, READY, WAITING, Sim
 from playproof_kernel.ground.jit import compiled, compiled_entry, constant
 from playproof_kernel.ground.timers import sooner
 from playproof_kernel.handoff import handoffs
@@ -67,12 +67,12 @@ def _end_pass(sim: Sim, worker: int) -> None:
 def _end_passes(sim: Sim) -> int:
     run = sim.run[0]
     # What `_next_instant` saw holds until this instant's first turn.
-    if sim.hosts.shape[0] > 0 and (run.scanned != 0 or NONE != run.copies_due <= run.now):
-        _end_copies(sim)
+    if sim.hosts.shape[0] > 0 and (run.scanned != 0 or NONE != run.transfers_due <= run.now):
+        _end_host_transfers(sim)
     for worker in range(sim.workers.shape[0]):
         if sim.hosts.shape[0] > 0:
-            # A pass that ended before it in the order may have made copies that took no time.
-            _stir(sim, worker, True)
+            # A pass that ended before it in the order may have made host transfers that took no time.
+            _cut_if_woken(sim, worker, True)
         if sim.workers[worker].pass_end == run.now:
             if handoffs.is_split(sim):
                 room = engine.room_for_action(sim)
@@ -81,13 +81,13 @@ def _end_passes(sim: Sim) -> int:
             _end_pass(sim, worker)
             run.changed = 1
     for worker in range(sim.hosts.shape[0]):
-        _stir(sim, worker, False)
+        _cut_if_woken(sim, worker, False)
     return _DONE
 
 
 @compiled
-def _end_copies(sim: Sim) -> None:
-    """End the copies that are due: of a shared pool for all of its workers, else of idle ones.
+def _end_host_transfers(sim: Sim) -> None:
+    """End the host transfers that are due: of a shared pool for all of its workers, else of idle ones.
 
     A worker in a pass hears of its own at the pass's end; a macro-step ends with that pass if anybody waits for it.
     """
@@ -97,33 +97,33 @@ def _end_copies(sim: Sim) -> None:
         if time == NONE or time > run.now:
             continue
         if offload.is_shared(sim, worker) or sim.workers[worker].pass_end == NONE:
-            offload.end_copies(sim, worker, run.now)
+            offload.end_transfers(sim, worker, run.now)
             run.changed = 1
-        elif _awaits_copies(sim, worker):
+        elif _awaits_transfers(sim, worker):
             _cut(sim, worker)
             run.changed = 1
     for worker in range(sim.hosts.shape[0]):
-        _stir(sim, worker, True)
+        _cut_if_woken(sim, worker, True)
 
 
 @compiled
-def _awaits_copies(sim: Sim, worker: int) -> bool:
-    """Whether `worker` is in a macro-step while a request, or a destination, waits for the end of some copy."""
+def _awaits_transfers(sim: Sim, worker: int) -> bool:
+    """Whether `worker` is in a macro-step while a request, or a destination, waits for the end of some transfer."""
     if sim.workers[worker].macro <= 1:
         return False
-    return bool(sim.queues[worker, ASIDE].head != NONE or sim.queues[worker, PENDING].head != NONE)
+    return bool(sim.queues[worker, DEFERRED].head != NONE or sim.queues[worker, PENDING].head != NONE)
 
 
 @compiled
-def _stir(sim: Sim, worker: int, in_turn: bool) -> None:
+def _cut_if_woken(sim: Sim, worker: int, in_turn: bool) -> None:
     """Cut the macro-step of `worker` if its host pool heard of ends that matter to it.
 
     `in_turn` says that the worker's pass end is still to come at this instant, if there is one.
     """
     record = sim.workers[worker]
-    if sim.hosts[worker].stirred == 0 or record.pass_end == NONE:
+    if sim.hosts[worker].woken == 0 or record.pass_end == NONE:
         return
-    sim.hosts[worker].stirred = 0
+    sim.hosts[worker].woken = 0
     if record.pass_end != sim.run[0].now and offload.ends_matter(sim, worker):
         if in_turn:
             _cut(sim, worker)
@@ -150,13 +150,13 @@ def _cut(sim: Sim, worker: int) -> None:
 
 
 @compiled
-def _try_stirred(sim: Sim) -> None:
-    """Try a pending destination where nothing but the end of copies made an idle worker look up at this instant."""
+def _try_woken(sim: Sim) -> None:
+    """Try a pending destination on idle workers that heard of nothing but ends of host transfers at this instant."""
     run = sim.run[0]
     for worker in range(sim.hosts.shape[0]):
         record = sim.workers[worker]
-        if sim.hosts[worker].stirred != 0 and record.pass_end == NONE:
-            sim.hosts[worker].stirred = 0
+        if sim.hosts[worker].woken != 0 and record.pass_end == NONE:
+            sim.hosts[worker].woken = 0
             if record.asked != run.now and handoffs.reserve_next(sim, worker):
                 run.changed = 1
 
@@ -278,7 +278,7 @@ def _start_passes(sim: Sim, role: int) -> int:
 def _turn(sim: Sim) -> int:
     """Take the steps of one turn, from where the last call stopped; anything but DONE means: make room, call again.
 
-    Most steps of most turns have nothing to do. Finding that out here spares a call, which would copy all of `sim`.
+    Most steps of most turns have nothing to do. Finding that out here spares a call, which would transfer all of `sim`.
     """
     run = sim.run[0]
     controls = sim.config[0].controls != 0
@@ -291,7 +291,7 @@ def _turn(sim: Sim) -> int:
         stop = _end_passes(sim)
         if stop != _DONE:
             return stop
-        if run.transfers > 0 and handoffs.end_transfers(sim):
+        if run.kv_transfers > 0 and handoffs.end_kv_transfers(sim):
             run.changed = 1
         run.step = _ACTIONS
     if run.step == _ACTIONS:
@@ -326,7 +326,7 @@ def _turn(sim: Sim) -> int:
         if stop != _DONE:
             return stop
     if handoffs.is_split(sim) and sim.hosts.shape[0] > 0:
-        _try_stirred(sim)
+        _try_woken(sim)
     run.step = _ENDS
     run.scanned = 1
     return _DONE
@@ -339,14 +339,14 @@ def _next_instant(sim: Sim) -> int:
     for worker in range(sim.workers.shape[0]):
         time = sooner(time, sim.workers[worker].pass_end)
     if sim.hosts.shape[0] > 0:
-        run.copies_due = NONE
+        run.transfers_due = NONE
         for worker in range(sim.workers.shape[0]):
-            # A busy worker hears of its own copies at the end of its pass.
-            if sim.workers[worker].pass_end == NONE or sim.hosts[worker].shared != 0 or _awaits_copies(sim, worker):
-                run.copies_due = sooner(run.copies_due, offload.next_end(sim, worker))
-        time = sooner(time, run.copies_due)
-    if run.transfers > 0:
-        time = sooner(time, sim.transfers[0].time)
+            # A busy worker hears of its own host transfers at the end of its pass.
+            if sim.workers[worker].pass_end == NONE or sim.hosts[worker].shared != 0 or _awaits_transfers(sim, worker):
+                run.transfers_due = sooner(run.transfers_due, offload.next_end(sim, worker))
+        time = sooner(time, run.transfers_due)
+    if run.kv_transfers > 0:
+        time = sooner(time, sim.kv_transfers[0].time)
     if run.in_flight > 0 and run.next_cancellation < sim.cancellations.shape[0]:
         time = sooner(time, sim.cancellations[run.next_cancellation].time)
     if sim.config[0].controls != 0:

@@ -76,7 +76,7 @@ def _server_settled(sim: Sim) -> bool:
     """Whether engines hold nothing of preparation: no request, and no source, reservation or clean-up of one."""
     for worker in range(sim.hosts.shape[0]):
         # A store outlives its request.
-        if sim.hosts[worker].copyings > 0:
+        if sim.hosts[worker].host_transfers > 0:
             return False
     return bool(sim.run[0].in_flight == 0 and sim.run[0].unsettled == 0)
 

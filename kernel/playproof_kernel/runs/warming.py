@@ -12,9 +12,11 @@ from playproof_spec.sketch import sketch
 from playproof_kernel.corpus.compiled import compile_graph
 from playproof_kernel.runs import loop
 from playproof_kernel.runs.controlled_run import simulate_controlled
-from playproof_kernel.runs.finite import new_sim, simulate, with_room
+from playproof_kernel.runs.finite import simulate
 from playproof_kernel.runs.live_driver import LiveDriver
 from playproof_kernel.runs.live_engine import LiveEngine
+from playproof_kernel.runs.room import with_room
+from playproof_kernel.runs.setup import new_sim
 
 
 def warm(deployment: DeploymentSpec, load: LoadSpec) -> None:

@@ -9,11 +9,11 @@ from playproof_kernel.ground.arrays import NONE
 
 def live_pages(pages: Any, record: Any) -> set[int]:
     """Return the pages that are taken: all that ever were, less those on the list of spare ones."""
-    spare, page = set(), int(record.spare_page)
+    spare, page = set(), int(record.spare_group)
     while page != NONE:
         spare.add(page)
         page = int(pages[page].next)
-    return set(range(int(record.pages))) - spare
+    return set(range(int(record.groups))) - spare
 
 
 def chained_blocks(pages: Any, order: Any, number: int) -> int:
@@ -25,7 +25,7 @@ def chained_blocks(pages: Any, order: Any, number: int) -> int:
     at, before, chained = int(page.latest) if page.there else NONE, len(order), 0
     while at != NONE:
         stretch = order[at]
-        assert int(stretch.page) == number
+        assert int(stretch.group) == number
         assert at < before
         assert int(stretch.blocks) != 0 == int(stretch.blocks) & chained
         chained |= int(stretch.blocks)
