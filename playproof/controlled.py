@@ -116,6 +116,26 @@ class ControlledReport(Report):
         unrolled, ledger = _unrolled(self.proven.graph, self.controlled, self._play_id)
         return RequestColumns(unrolled, ledger, disaggregated=isinstance(self.deployment, Disaggregated))
 
+    @property
+    def columns(self) -> RequestColumns:
+        """The requests that were captured, column by column.
+
+        Raises
+        ------
+        ValueError
+            When they were not.
+        """
+        if self.controlled.captured is None:
+            raise ValueError("this report has no per-request results: replay with per_request=True")
+        return self._columns
+
+    def origins(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the node of the proven graph that each row of :attr:`columns` is, and its play's instance."""
+        assert self.controlled.captured is not None
+        rows = self.controlled.captured.requests
+        node = self._columns.node
+        return rows.source[node].astype(np.int64), rows.instance[node].astype(np.int64)
+
     def _play_id(self, lane: int, ordinal: int) -> str:
         return f"agentic-v1:{self.controlled.graph_digest}:{self.load.snapshot_seed}:{lane}:{ordinal}"
 

@@ -1,11 +1,53 @@
-"""Writing results: whole or not at all."""
+"""Writing results: whole or not at all, and never beside those of another run."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
+
+import msgspec
+
+# What a run writes into its folder.
+REPORT_FILE = "report.json"
+LINES_FILES = ("requests.jsonl", "requests.csv", "requests.parquet")
+REPORT_SCHEMA = "playproof.report.v1"
+
+
+class _Schema(msgspec.Struct):
+    schema: str = ""
+
+
+def left_by_another_run(folder: Path, written: Collection[str]) -> list[Path]:
+    """Return the per-request files in a folder that a new run does not write: beside its report they would lie.
+
+    Parameters
+    ----------
+    folder : Path
+        It need not exist.
+    written : collection of str
+        The names that the new run writes.
+
+    Raises
+    ------
+    FileExistsError
+        When such a file lies beside no report of ours, so that it is not ours to remove.
+    """
+    stale = [folder / name for name in LINES_FILES if name not in written and (folder / name).exists()]
+    if stale and not _is_report(folder / REPORT_FILE):
+        raise FileExistsError(
+            errno.EEXIST, "lies there, and no report of a run beside it; move it, or choose another folder", stale[0]
+        )
+    return stale
+
+
+def _is_report(path: Path) -> bool:
+    with contextlib.suppress(OSError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+        return msgspec.json.decode(path.read_bytes(), type=_Schema).schema == REPORT_SCHEMA
+    return False
 
 
 def write_whole(path: Path, chunks: Iterable[bytes]) -> None:

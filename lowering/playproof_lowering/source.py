@@ -28,8 +28,15 @@ __all__ = ["MAX_FILE_BYTES", "MAX_RECORD_BYTES", "Reading", "Selection", "Source
 TRACE_SUFFIXES: Final = (".json", ".jsonl")
 COMPRESSIONS: Final = {".gz": "gz", ".zst": "zst"}
 
-# One record is held in memory whole. The largest play of the public corpus is 10 MB; a gibibyte is a bomb or a mistake.
-MAX_RECORD_BYTES: Final = 2**30
+# One record is held in memory whole, and what it says besides. The largest play of the public corpus is 10 MB and has
+# two million elements; much more is a bomb or a mistake.
+MAX_RECORD_BYTES: Final = 2**27
+# Commas and opening brackets in one record, in texts too. Behind each there may be an object of 50 to 100 bytes, so
+# that a small packed file could take all of the memory.
+MAX_ELEMENTS: Final = 2**23
+# A packed file may become so much, and beyond that so many times its size: gzip's own bound is 1032, zstd has none.
+FREE_EXPANSION_BYTES: Final = 2**26
+MAX_EXPANSION: Final = 2**10
 # Decompressed. Streaming keeps memory small, so this bounds time: a few minutes of a decompressor that never ends.
 MAX_FILE_BYTES: Final = 2**34
 CHUNK_BYTES: Final = 2**20
@@ -317,7 +324,7 @@ class Reading:
         The number of the last line, if it has no line break; else 0.
     """
 
-    __slots__ = ("_hasher", "_on_bytes", "_produced", "digest", "file", "unterminated")
+    __slots__ = ("_consumed", "_hasher", "_on_bytes", "_produced", "digest", "file", "unterminated")
 
     def __init__(self, file: SourceFile, on_bytes: Callable[[int], None] | None = None) -> None:
         self.file = file
@@ -325,7 +332,7 @@ class Reading:
         self.unterminated = 0
         self._hasher = blake3()
         self._on_bytes = on_bytes
-        self._produced = 0
+        self._consumed = self._produced = 0
 
     def whole(self) -> bytes:
         """Return the decompressed content.
@@ -341,7 +348,9 @@ class Reading:
             parts.append(chunk)
             held += len(chunk)
             self._refuse_large(held, MAX_RECORD_BYTES, "one record")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        record = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._refuse_crowded(record)
+        return record
 
     def records(self) -> Iterator[tuple[int, bytes]]:
         """Yield (1-based line, bytes) for each line that is not blank.
@@ -364,6 +373,7 @@ class Reading:
                     held.clear()
                     held_bytes = 0
                 if record and not record.isspace():
+                    self._refuse_crowded(record, line)
                     yield line, record
                 line += 1
                 begin = end + 1
@@ -374,6 +384,7 @@ class Reading:
         record = b"".join(held)
         if record and not record.isspace():
             self.unterminated = line
+            self._refuse_crowded(record, line)
             yield line, record
 
     def placed(self) -> Iterator[tuple[Where, bytes]]:
@@ -413,6 +424,7 @@ class Reading:
                     first = False
                 self._produced += len(chunk)
                 self._refuse_large(self._produced, MAX_FILE_BYTES, "the file")
+                self._refuse_expanded()
                 yield chunk
             self._refuse_changed(os.fstat(raw.fileno()))
         if first:
@@ -473,6 +485,7 @@ class Reading:
             if not chunk:
                 return
             self._hasher.update(chunk)
+            self._consumed += len(chunk)
             if self._on_bytes is not None:
                 self._on_bytes(len(chunk))
             yield chunk
@@ -516,6 +529,35 @@ class Reading:
                     f"{what} is larger than {limit} bytes",
                     where=Where(file=self.file.shown, line=line),
                     found=f"more than {limit} bytes",
+                )
+            )
+
+    def _refuse_expanded(self) -> None:
+        if self._produced > max(FREE_EXPANSION_BYTES, MAX_EXPANSION * self._consumed) and self.file.compression:
+            raise SourceError(
+                finding(
+                    "file-too-large",
+                    f"the file unpacks to more than {MAX_EXPANSION} times its size",
+                    where=Where(file=self.file.shown),
+                    found=f"{self._produced} bytes of {self._consumed}",
+                    wanted=f"at most {MAX_EXPANSION} times, or {FREE_EXPANSION_BYTES} bytes",
+                    hint="Unpack it if that is what it has to hold.",
+                )
+            )
+
+    def _refuse_crowded(self, record: bytes, line: int = 0) -> None:
+        """Refuse a record of too many elements before it is decoded. One has at least a byte, so few are looked at."""
+        if len(record) <= MAX_ELEMENTS:
+            return
+        elements = record.count(b",") + record.count(b"[") + record.count(b"{")
+        if elements > MAX_ELEMENTS:
+            raise SourceError(
+                finding(
+                    "file-too-large",
+                    f"one record has more than {MAX_ELEMENTS} elements",
+                    where=Where(file=self.file.shown, line=line),
+                    found=f"{elements} elements in {len(record)} bytes",
+                    wanted=f"at most {MAX_ELEMENTS}",
                 )
             )
 
@@ -574,6 +616,9 @@ def read_through(
         read(reading)
     except SourceError as error:
         findings.add(error.item)
+    except MemoryError:
+        message = "there is not enough memory to read this file"
+        findings.add(finding("file-too-large", message, where=Where(file=file.shown), found=f"{file.size} bytes"))
     if isinstance(findings, SkipBad) and reading.unterminated:
         findings.ended_unterminated(file.shown, reading.unterminated)
     return file.relative, reading.digest

@@ -10,6 +10,7 @@ from playproof_native.functions import (
     compiled,
     compiled_entry,
     constant,
+    interpreted_only,
 )
 from playproof_native.modes import Mode, Setting, running
 from playproof_native.seams import Seam
@@ -24,5 +25,6 @@ __all__ = [
     "compiled",
     "compiled_entry",
     "constant",
+    "interpreted_only",
     "running",
 ]

@@ -21,7 +21,7 @@ from numba.core.compiler import Compiler, CompileResult, compile_result
 from numba.core.registry import CPUDispatcher
 
 from playproof_native import bundles, functions, linking, notices, store
-from playproof_native.functions import Entry, Marked
+from playproof_native.functions import Entry, Interpreted, Marked
 from playproof_native.seams import Door
 
 # How long a process waits for another's code before it compiles the same itself; a kernel takes about two minutes.
@@ -50,7 +50,7 @@ def call(entry: Entry, arguments: tuple[Any, ...]) -> Any:
         _release(entry)
 
 
-def type_of(entry: Entry | Door) -> Any:
+def type_of(entry: Entry | Door | Interpreted) -> Any:
     """Return Numba's type of `entry` for other compiled functions that call it: of the same function as a callee."""
     with _preparing:
         if entry.callee is None:

@@ -127,3 +127,33 @@ def constant(value: int) -> int:
     A literal, or a Python number of a module, would have every callee compiled once more for each value.
     """
     return cast(int, np.int64(value))
+
+
+class Interpreted:
+    """A function that runs in interpreted code alone; where compiled code calls it, nothing happens."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.marked = Marked(_nothing, allocates=False)
+        self.callee: Any = None  # made by the compiler
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba asks of a value that compiled code refers to."""
+        from playproof_native import compiler
+
+        return compiler.type_of(self)
+
+    def __call__(self, *arguments: Any) -> None:
+        """Run the function."""
+        self.function(*arguments)
+
+
+def _nothing(*_arguments: Any) -> None:
+    pass
+
+
+def interpreted_only(function: Function) -> Function:
+    """Mark a function that returns nothing and runs interpreted only: an assertion too dear for compiled code."""
+    return cast(Function, Interpreted(cast(Callable[..., None], function)))

@@ -52,10 +52,11 @@ class Seam(Generic[Choice]):
         if not self._is_open:
             raise RuntimeError(f"a {self.name} is registered before the first run, not after it")
         self._choices.append(choice)
-        for part in choice:
-            module = getattr(part, "__module__", None)
-            if callable(part) and module in sys.modules:
-                store.depend_on(module)
+        if store.is_of_a_room(self.holding.__module__):
+            for part in choice:
+                module = getattr(part, "__module__", None)
+                if callable(part) and module in sys.modules:
+                    store.depend_on(module)
         return choice
 
     @property

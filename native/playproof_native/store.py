@@ -89,9 +89,14 @@ def _unit(module: str) -> str:
     return package if package in ROOMS else module
 
 
+def is_of_a_room(module: str) -> bool:
+    """Return whether `module` lies in a room with compiled functions."""
+    return module.partition(".")[0] in ROOMS
+
+
 def depend_on(module: str) -> None:
     """Let the machine code of the rooms depend on what `module` says, which is no part of them."""
-    if module.partition(".")[0] not in ROOMS and module not in _registered:
+    if not is_of_a_room(module) and module not in _registered:
         _registered.add(module)
         key_of.cache_clear()
 

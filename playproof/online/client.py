@@ -10,12 +10,13 @@ Nothing is sent twice: a request that failed has failed.
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import io
 import os
+import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -24,15 +25,15 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 from playproof_spec.machines import RequestState
 
-from playproof.online.options import OnlineOptions
+from playproof.online.options import API_KEY, OnlineOptions
+from playproof.online.stream import Answer, Broken, Reading, message_of, shown
 
-# Bytes of a line of a stream, and of an error's body, that are read.
-MAX_LINE_BYTES = 1 << 20
+# Bytes of an error's body that are read.
 MAX_ERROR_BYTES = 1 << 16
-# How much of what a server said is repeated.
-SHOWN = 200
 # Wall time for the end of a stream after its last event, so that its connection can be used again.
 TAIL_S = 1.0
+# What may stand behind the last event of a stream; with more, its connection is not used again.
+MAX_TAIL_BYTES = 1 << 16
 # How long an idle connection is kept: less than servers keep theirs, or a request meets one that is being closed.
 KEEP_ALIVE_S = 3.0
 # aiohttp wants larger bodies as files.
@@ -67,7 +68,7 @@ class _StampingHandler(ResponseHandler):
 class _Body:
     """A body that is read as it comes: everything in it goes to `reading`, and `over` is done when no more does."""
 
-    def __init__(self, content: aiohttp.StreamReader, reading: _Reading) -> None:
+    def __init__(self, content: aiohttp.StreamReader, reading: Reading) -> None:
         self._content = content
         self._reading = reading
         self._taking = False
@@ -116,71 +117,6 @@ class _StampingConnector(aiohttp.TCPConnector):
         self._factory = functools.partial(handler, loop=asyncio.get_running_loop())
 
 
-@dataclass(slots=True)
-class Answer:
-    """How a request ended. Instants are of `time.monotonic_ns`, 0 for what did not happen.
-
-    Attributes
-    ----------
-    outcome : RequestState
-    cause : str
-        Why it did not complete, or what is odd about it though it did.
-    sent, first, second, last, ended : int
-        Sent; first, second and last token; the end.
-    tokens : int
-        Generated.
-    chunks : int
-        Events that brought tokens.
-    cached : int
-        Prompt tokens found in cache, -1 if the server did not say.
-    prompt : int
-        Prompt tokens as the server counts them, -1 if it did not say.
-    gaps : list of int
-        Between events that brought tokens, ns of wall time.
-    """
-
-    outcome: RequestState = RequestState.FAILED
-    cause: str = ""
-    sent: int = 0
-    first: int = 0
-    second: int = 0
-    last: int = 0
-    ended: int = 0
-    tokens: int = 0
-    chunks: int = 0
-    cached: int = -1
-    prompt: int = -1
-    gaps: list[int] = field(default_factory=list)
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    finish_reason: str | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    error: Any = None
-
-
-_CHUNK = msgspec.json.Decoder(_Chunk)
-
-
-class _Broken(Exception):
-    """A stream that cannot be a request's answer; the message says why."""
-
-
 class Client:
     """Sends requests to one endpoint after another, as it is told.
 
@@ -198,7 +134,7 @@ class Client:
         self._head = b'{"model":' + msgspec.json.encode(model)
         self._silence_ns = int(options.silence_timeout_seconds * 1e9)
         self._seats = asyncio.Semaphore(options.max_connections)
-        self._under_way: dict[asyncio.Task[Any], _Reading] = {}
+        self._under_way: dict[asyncio.Task[Any], Reading] = {}
         self._watch = asyncio.create_task(self._watch_silence())
         self._session = session(options, key)
 
@@ -218,7 +154,14 @@ class Client:
                     task.cancel()
 
     async def send(
-        self, worker: int, prompt: bytes, output: int, namespace: str, told: Callable[[Answer], None]
+        self,
+        worker: int,
+        prompt: bytes,
+        output: int,
+        namespace: str,
+        told: Callable[[Answer], None],
+        *,
+        prompt_tokens: int,
     ) -> None:
         """Send one request, and call `told` once when it has ended, however it did.
 
@@ -233,7 +176,9 @@ class Client:
         namespace : str
             Sent as `cache_salt` where there is one.
         told : callable
-            Not called if this task is canceled.
+            Not called if this task is canceled. It raises nothing.
+        prompt_tokens : int
+            How many ids `prompt` has.
         """
         salt = b',"cache_salt":' + msgspec.json.encode(namespace) if namespace else b""
         body = b"".join(
@@ -248,7 +193,7 @@ class Client:
         )
         async with self._seats:
             answer = Answer(sent=time.monotonic_ns())
-            reading = _Reading(answer)
+            reading = Reading(answer, output, prompt_tokens)
             task = asyncio.current_task()
             assert task is not None
             self._under_way[task] = reading
@@ -258,30 +203,30 @@ class Client:
                 if not reading.silent:
                     raise
                 task.uncancel()
-                reading.fail(aiohttp.SocketTimeoutError(), told)
+                _fail(reading, aiohttp.SocketTimeoutError(), told)
             except Exception as error:
                 # Whatever it is, the request has ended: a run must not wait for one that nobody works on.
-                reading.fail(error, told)
+                _fail(reading, error, told)
             finally:
                 del self._under_way[task]
 
-    async def _exchange(self, url: str, body: bytes, reading: _Reading, told: Callable[[Answer], None]) -> None:
+    async def _exchange(self, url: str, body: bytes, reading: Reading, told: Callable[[Answer], None]) -> None:
         answer = reading.answer
         async with self._session.post(url, data=_payload(body), allow_redirects=False) as response:
             if response.status != 200:
                 said = await _head_of(response)
                 refused = response.status in REFUSING
                 answer.outcome = RequestState.REJECTED if refused else RequestState.FAILED
-                answer.cause = f"the server answered {response.status}: {said or response.reason or 'without a reason'}"
+                answer.cause = _status_cause(response, said)
                 answer.ended = time.monotonic_ns()
-                reading.tell(told)
+                _tell(reading, told)
                 return
             if response.content_type != "text/event-stream":
-                raise _Broken(f"the server answered with {response.content_type} instead of a stream")
+                raise Broken(f"the server answered with {shown(response.content_type)} instead of a stream")
             connection = response.connection
             handler = connection.protocol if connection is not None else None
             if handler is not None and not isinstance(handler, _StampingHandler):
-                raise _Broken("aiohttp made a connection of its own kind: install it as constraints.txt has it")
+                raise Broken("aiohttp made a connection of its own kind: install it as constraints.txt has it")
             read = _Body(response.content, reading)
             # Without a handler all of the answer is here, and its connection has been let go of.
             if handler is not None:
@@ -298,141 +243,53 @@ class Client:
                 if handler is not None and handler.body is read:
                     handler.body = None
             reading.finish(time.monotonic_ns())
-            reading.tell(told)
+            _tell(reading, told)
             await _read_tail(response)
 
 
 async def _read_tail(response: aiohttp.ClientResponse) -> None:
     """Read the end of a body, which is due any moment; without it the connection is not used again."""
+    read = 0
     try:
         async with asyncio.timeout(TAIL_S):
-            await response.content.read()
+            while data := await response.content.readany():
+                read += len(data)
+                if read > MAX_TAIL_BYTES:
+                    break
+            else:
+                return
     except TimeoutError:
-        response.close()
+        pass
+    response.close()
 
 
-class _Reading:
-    """One stream of events as it is read.
+def _tell(reading: Reading, told: Callable[[Answer], None]) -> None:
+    """Say how a request ended."""
+    reading.told = True
+    told(reading.answer)
 
-    Attributes
-    ----------
-    answer : Answer
-    told : bool
-        Whether its end was told.
-    heard_ns : int
-        When its server last said anything, or it was sent.
-    silent : bool
-        Whether it is being ended for its silence.
-    """
 
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        self.told = self.silent = False
-        self.heard_ns = answer.sent
-        self._rest = b""
-        self._usage: _Usage | None = None
-        self._finished = self._done = False
-
-    def tell(self, told: Callable[[Answer], None]) -> None:
-        """Say how it ended."""
-        self.told = True
-        told(self.answer)
-
-    def fail(self, error: Exception, told: Callable[[Answer], None]) -> None:
-        """Say that it failed, unless its end was told already."""
-        if not self.told:
-            self.answer.outcome = RequestState.FAILED
-            self.answer.cause = _cause(error, self.answer)
-            self.answer.ended = time.monotonic_ns()
-            self.tell(told)
-
-    def feed(self, data: bytes, at: int) -> bool:
-        """Take in bytes that came at `at`; True when the stream has said that it is over.
-
-        Raises
-        ------
-        _Broken
-        """
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
-        if len(self._rest) > MAX_LINE_BYTES:
-            raise _Broken(f"a line of the stream is longer than {MAX_LINE_BYTES:,} bytes")
-        for line in lines:
-            if not line.startswith(b"data:"):
-                continue  # blank lines, comments, fields that this API does not use
-            event = line[5:].strip()
-            if event == b"[DONE]":
-                self._done = True
-                self.answer.ended = at
-                return True
-            self._take(event, at)
-        return False
-
-    def _take(self, event: bytes, at: int) -> None:
-        try:
-            chunk = _CHUNK.decode(event)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _Broken(f"a chunk of the stream cannot be read ({error}): {_shown(event)}") from None
-        if chunk.error is not None:
-            raise _Broken(f"the server gave up: {_message(chunk.error)}")
-        if chunk.usage is not None:
-            self._usage = chunk.usage
-        for choice in chunk.choices:
-            # The last event of some servers has a reason and no token.
-            if choice.text or choice.finish_reason is None:
-                self._mark(at)
-            if choice.finish_reason is not None:
-                self._finished = True
-                self.answer.ended = at
-
-    def _mark(self, at: int) -> None:
-        answer = self.answer
-        answer.chunks += 1
-        if answer.chunks == 1:
-            answer.first = at
-        else:
-            if answer.chunks == 2:
-                answer.second = at
-            answer.gaps.append(at - answer.last)
-        answer.last = at
-        answer.tokens = answer.chunks
-
-    def finish(self, now: int) -> None:
-        """Take in that no more is read.
-
-        Raises
-        ------
-        _Broken
-            When the stream has not said that it is over.
-        """
-        answer, usage = self.answer, self._usage
-        if not (self._done or self._finished):
-            raise _Broken("the stream ended before the answer did")
-        answer.ended = answer.ended or now
-        answer.outcome = RequestState.FINISHED
-        if usage is None:
-            answer.cause = "the stream had no usage: tokens are counted by chunks, cached tokens are not known"
-            return
-        answer.tokens = usage.completion_tokens
-        answer.prompt = usage.prompt_tokens
-        details = usage.prompt_tokens_details
-        if details is not None and details.cached_tokens is not None:
-            answer.cached = details.cached_tokens
-        if answer.tokens > 0 and answer.chunks == 0:
-            answer.first = answer.second = answer.last = answer.ended
-        if answer.tokens > 1 and answer.chunks == 1:
-            answer.second = answer.first
-        if answer.chunks > answer.tokens:
-            answer.cause = f"the stream brought {answer.chunks} tokens, its usage says {answer.tokens}"
+def _fail(reading: Reading, error: Exception, told: Callable[[Answer], None]) -> None:
+    """Say that a request failed, unless its end was told already."""
+    if not reading.told:
+        answer = reading.answer
+        answer.outcome = RequestState.FAILED
+        answer.cause = cause_of(error, answer)
+        answer.ended = time.monotonic_ns()
+        _tell(reading, told)
 
 
 def session(options: OnlineOptions, key: str | None) -> aiohttp.ClientSession:
     """Return a session with the stated limits and time-outs, which are of wall time."""
-    headers = {"content-type": "application/json"}
+    # A compressed stream would come when the compressor likes, not when a token does.
+    headers = {"content-type": "application/json", "accept-encoding": "identity"}
     if key:
         headers["authorization"] = f"Bearer {key}"
+    # Made here and not where aiohttp is imported, so that SSL_CERT_FILE counts as it is now.
+    secure = any(endpoint.lower().startswith("https:") for endpoint in options.endpoints)
+    trusted: ssl.SSLContext | bool = ssl.create_default_context() if secure else True
     return aiohttp.ClientSession(
-        connector=_StampingConnector(limit=options.max_connections, keepalive_timeout=KEEP_ALIVE_S),
+        connector=_StampingConnector(limit=options.max_connections, keepalive_timeout=KEEP_ALIVE_S, ssl=trusted),
         timeout=aiohttp.ClientTimeout(
             total=options.request_timeout_seconds,
             sock_connect=options.connect_timeout_seconds,
@@ -451,26 +308,30 @@ async def _head_of(response: aiohttp.ClientResponse) -> str:
     data = await response.content.read(MAX_ERROR_BYTES)
     try:
         value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _shown(data)
-    return _message(value.get("error", value) if isinstance(value, dict) else value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return shown(data)
+    return message_of(value.get("error", value) if isinstance(value, dict) else value)
 
 
-def _message(error: Any) -> str:
-    if isinstance(error, dict):
-        error = error.get("message", error)
-    return _shown(str(error).encode())
+def _status_cause(response: aiohttp.ClientResponse, said: str) -> str:
+    """Return what a status other than 200 means, in the server's words where it has any."""
+    status = response.status
+    if 300 <= status < 400:
+        place = shown(response.headers.get("location", "")) or "nowhere"
+        return f"the server answered {status}: it points to {place}, and nothing is sent elsewhere than was said"
+    reason = said or shown(response.reason or "") or "without a reason"
+    hint = f"; {API_KEY} holds the key that is sent" if status in (401, 403) else ""
+    return f"the server answered {status}: {reason}{hint}"
 
 
-def _shown(data: bytes) -> str:
-    text = " ".join(data.decode("utf-8", "replace").split())
-    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
+# Of the system's limits, not of the server's.
+_OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
-def _cause(error: Exception, answer: Answer) -> str:
+def cause_of(error: Exception, answer: Answer) -> str:
     """Return a readable cause of a request that failed on its way."""
     progress = f" after {answer.tokens} token{'s' if answer.tokens > 1 else ''}" if answer.tokens else ""
-    if isinstance(error, _Broken):
+    if isinstance(error, Broken):
         return f"{error}{progress}"
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return "no connection was made in time"
@@ -478,12 +339,27 @@ def _cause(error: Exception, answer: Answer) -> str:
         return f"the server was silent for too long{progress}"
     if isinstance(error, TimeoutError):
         return f"the request took too long{progress}"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return f"no connection: {os.strerror(error.errno) if error.errno else error}"
+    if isinstance(error, OSError) and error.errno in _OUT_OF_DESCRIPTORS:
+        return "no connection: playproof has no file descriptor left (ulimit -n), which is no fault of the server"
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError):
+        return f"no connection: {_no_connection(error)}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "the server closed the connection without an answer"
     if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
-        return f"the answer is not HTTP{progress}: {_shown(error.message.encode())}"
-    if isinstance(error, aiohttp.ClientPayloadError | ConnectionError):
+        return f"the answer is not HTTP{progress}: {shown(error.message)}"
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientOSError | ConnectionError):
         return f"the connection broke{progress}"
-    return f"{type(error).__name__}: {error}{progress}"
+    return f"{type(error).__name__}: {shown(str(error))}{progress}"
+
+
+def _no_connection(error: aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError) -> str:
+    """Return why there is no connection: the name, the certificate, TLS as such, or what the system says."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
+        return f"its certificate is not trusted ({shown(why)}); SSL_CERT_FILE names a file of authorities that are"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"the name {shown(error.host)} has no address (DNS: {shown(error.strerror or str(error.os_error))})"
+    if isinstance(error.os_error, ssl.SSLError):
+        why = (error.os_error.reason or "").replace("_", " ").lower() or str(error.os_error)
+        return f"no TLS with it ({shown(why)}); does it speak https?"
+    return os.strerror(error.errno) if error.errno else shown(str(error))

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +28,11 @@ from playproof_spec.ledger import NEVER, Ledger
 from playproof_spec.machines import RequestState
 from playproof_spec.units import NS_PER_S
 
-from playproof.online.client import Answer, Client
+from playproof.online.client import Client
 from playproof.online.clock import Clock
 from playproof.online.options import OnlineOptions
 from playproof.online.prompts import Encoding
+from playproof.online.stream import Answer, shown
 
 Int64 = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
@@ -50,6 +52,7 @@ class EndedBy(StrEnum):
     COMPLETION = "completion"
     DURATION = "duration"
     INTERRUPT = "interrupt"
+    WORKER = "worker"  # a mock worker died
 
 
 class Lateness:
@@ -134,8 +137,13 @@ class Observed:
         By the request's number, where requests are kept.
     causes : Counter of str
         Of requests that did not complete, or completed oddly.
-    without_usage, miscounted, prompts_differ : int
-        Streams without usage; with more tokens than their usage says; whose prompts the server counted otherwise.
+    without_usage, without_cached, miscounted, prompts_differ : int
+        Streams without usage; without a count of cached tokens that can be used; with more tokens than their usage
+        says; whose prompts the server counted otherwise.
+    fewer, more : int
+        Completed requests with fewer and with more tokens than were asked for.
+    deaths : tuple of str
+        Mock workers that ended by themselves, and how.
     """
 
     ledger: Ledger | ControlledLedger
@@ -150,8 +158,22 @@ class Observed:
     sent: dict[int, Sent] = field(default_factory=dict)
     causes: Counter[str] = field(default_factory=Counter)
     without_usage: int = 0
+    without_cached: int = 0
     miscounted: int = 0
+    fewer: int = 0
+    more: int = 0
     prompts_differ: int = 0
+    deaths: tuple[str, ...] = ()
+
+
+@contextlib.contextmanager
+def _masked(number: int) -> Iterator[None]:
+    """Let a signal wait while its handler is changed."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class OnlineDriver:
@@ -216,7 +238,8 @@ class OnlineDriver:
         self.dispatch, self.hearing, self.loop = Lateness(), Lateness(), Lateness()
         self._sent: dict[int, Sent] = {}
         self._causes: Counter[str] = Counter()
-        self._without_usage = self._miscounted = self._prompts_differ = 0
+        self._without_usage = self._without_cached = self._miscounted = self._prompts_differ = 0
+        self._fewer = self._more = 0
 
     async def run(self) -> Observed:
         """Run to the end, or until a signal or the duration ends it.
@@ -256,7 +279,10 @@ class OnlineDriver:
             sent=self._sent,
             causes=self._causes,
             without_usage=self._without_usage,
+            without_cached=self._without_cached,
             miscounted=self._miscounted,
+            fewer=self._fewer,
+            more=self._more,
             prompts_differ=self._prompts_differ,
         )
 
@@ -346,17 +372,25 @@ class OnlineDriver:
     def _interruptible(self) -> Iterator[None]:
         """Let the first Ctrl-C end admission, and the second give up what is under way."""
         loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
-        installed = []
+        installed: dict[int, Any] = {}
         for number in signals:
             # Elsewhere than in the main thread, or without POSIX signals, whoever runs us ends us.
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                before = signal.getsignal(number)
                 loop.add_signal_handler(number, self.interrupt)
-                installed.append(number)
+                installed[number] = before
         try:
             yield
         finally:
-            for number in installed:
-                loop.remove_signal_handler(number)
+            for taken, before in installed.items():
+                # asyncio would put back the defaults, by which a second Ctrl-C ends the run without its report.
+                with _masked(taken):
+                    loop.remove_signal_handler(taken)
+                    signal.signal(taken, before)
+
+    def lose_worker(self) -> None:
+        """End admission since a mock worker is gone: what is still sent to it would say nothing of the deployment."""
+        self._close(EndedBy.WORKER, self._clock.now())
 
     def interrupt(self) -> None:
         """End admission now; when that has been done already, give up what is under way."""
@@ -374,8 +408,6 @@ class OnlineDriver:
     # Requests --------------------------------------------------------------------------------------------------------
 
     async def _serve(self, order: Order) -> None:
-        prompt = self._encoding.text(order.source)
-
         def told(answer: Answer) -> None:
             task = self._tasks.get(order.slot)
             if task is None:
@@ -384,16 +416,45 @@ class OnlineDriver:
             task.add_done_callback(self._tails.discard)
             self._ended(order.slot, order, answer)
 
-        await self._client.send(order.worker, prompt, order.output, order.namespace, told)
+        try:
+            await self._client.send(
+                order.worker,
+                self._encoding.text(order.source),
+                order.output,
+                order.namespace,
+                told,
+                prompt_tokens=int(self._prompt_tokens[order.source]),
+            )
+        except Exception as fault:
+            # Nobody works on it any more, so it is over, or the run would wait for it for ever.
+            if order.slot in self._tasks:
+                cause = f"playproof could not send it ({type(fault).__name__}: {shown(str(fault))})"
+                self._ended(order.slot, order, Answer(cause=cause, ended=time.monotonic_ns()))
 
     def _ended(self, slot: int, order: Order | None, answer: Answer) -> None:
+        """Take in how a request ended. Whatever is wrong with that is the end of the request, and never of the run."""
         self._tasks.pop(slot, None)
+        try:
+            end = self._end_of(answer)
+            self._driver.end(slot, end)
+        except Exception as fault:
+            cause = f"its end cannot be taken in ({type(fault).__name__}: {shown(str(fault))})"
+            answer = Answer(cause=cause, sent=answer.sent, ended=time.monotonic_ns())
+            end = self._end_of(answer)
+            self._driver.end(slot, end)
+        self._heard.append(answer.ended)
+        if order is not None:
+            self._note(order, answer, end)
+        self._pump_soon()
+
+    def _end_of(self, answer: Answer) -> End:
+        """Return the end of a request on the driver's clock."""
         clock = self._clock
 
         def on_clock(instant: int) -> int:
             return clock.at(instant) if instant else NEVER
 
-        end = End(
+        return End(
             outcome=answer.outcome,
             sent=on_clock(answer.sent),
             first_token=on_clock(answer.first),
@@ -403,11 +464,6 @@ class OnlineDriver:
             generated=answer.tokens,
             cached=answer.cached,
         )
-        self._driver.end(slot, end)
-        self._heard.append(answer.ended)
-        if order is not None:
-            self._note(order, answer, end)
-        self._pump_soon()
 
     def _note(self, order: Order, answer: Answer, end: End) -> None:
         late_ns = max(self._clock.wall_ns(end.sent - order.ready), 0)
@@ -429,7 +485,10 @@ class OnlineDriver:
         if together > 0:
             self._gaps[0] += together
         self._without_usage += answer.prompt < 0
+        self._without_cached += answer.cached < 0
         self._miscounted += answer.chunks > answer.tokens
+        self._fewer += answer.tokens < order.output
+        self._more += answer.tokens > order.output
         self._prompts_differ += 0 <= answer.prompt != int(self._prompt_tokens[order.source])
 
     async def _settle(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 import msgspec
-from playproof_spec.findings import Findings, Where, finding
+from playproof_spec.findings import Findings, Where, finding, shown
 
 from playproof.deployment import AnyDeployment, Deployment, Disaggregated, KvRouter, Load
 
@@ -15,7 +16,8 @@ SILENCE_TIMEOUT_S = 600.0
 REQUEST_TIMEOUT_S = 3600.0
 # Connections open at once; a request that finds none free waits for one, and is that much late.
 MAX_CONNECTIONS = 1024
-# By how much the client may be late, wall time at the 99th percentile, before its figures are not the server's.
+# By how much the client may be late at the 99th percentile, before its figures are not the server's. In the replay's
+# time, as the latencies that it spoils: at a time scale of 10 that is a tenth of it on the wall.
 LATENESS_BOUND_MS = 20.0
 # What is under way when admission ends gets this long, in the driver's time.
 DRAIN_SECONDS = 30.0
@@ -44,6 +46,8 @@ class OnlineOptions(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_seconds, silence_timeout_seconds, request_timeout_seconds : float
         Wall time for a connection to be made; without a byte; for a request as a whole.
     max_connections : int
+    connections_wanted : int or None
+        What `max_connections` was before the system's limit of open files cut it down; None where it did not.
     lateness_bound_ms : float
         See `LATENESS_BOUND_MS`.
     """
@@ -58,6 +62,7 @@ class OnlineOptions(msgspec.Struct, frozen=True, kw_only=True):
     silence_timeout_seconds: float = SILENCE_TIMEOUT_S
     request_timeout_seconds: float = REQUEST_TIMEOUT_S
     max_connections: int = MAX_CONNECTIONS
+    connections_wanted: int | None = None
     lateness_bound_ms: float = LATENESS_BOUND_MS
 
     def __post_init__(self) -> None:
@@ -76,8 +81,39 @@ class OnlineOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is above 0, not {value}")
         if not 0 <= self.drain_seconds < float("inf"):
             raise ValueError(f"drain_seconds is 0 or more, not {self.drain_seconds}")
+        for endpoint in self.endpoints:
+            _check_url(endpoint)
         if self.vocabulary is not None and not 2 <= self.vocabulary <= 1 << 32:
             raise ValueError(f"a vocabulary has between 2 and 2^32 ids, not {self.vocabulary}")
+
+
+def _check_url(url: str) -> None:
+    """Refuse what is no URL of a server, before anything is started. What is said has no credentials in it.
+
+    Raises
+    ------
+    ValueError
+    """
+    wanted = "http://host:port or https://host:port, with or without a path"
+    if "@" in url:
+        raise ValueError(
+            f"an endpoint holds no credentials, unlike the one of {shown(url.rpartition('@')[2])}: everybody on this "
+            f"machine sees a command line. {API_KEY} is read from the environment"
+        )
+    try:
+        parts = urlsplit(url if url.isprintable() and " " not in url else "")
+    except ValueError as error:
+        raise ValueError(f"an endpoint is {wanted}, not {shown(url)} ({error})") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"an endpoint is {wanted}, not {shown(url) or 'nothing'}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError(f"an endpoint's port is between 1 and 65535, unlike that of {shown(url)}")
+    if parts.query or parts.fragment:
+        raise ValueError(f"an endpoint is {wanted}, and has neither ? nor # in it, unlike {shown(url)}")
 
 
 # Settings of a worker that a mock worker cannot have, with what to say of them. A line a setting.

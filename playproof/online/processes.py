@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import IO
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -22,6 +26,9 @@ import uvicorn
 from playproof_kernel.runs.live_engine import LiveEngine
 
 from playproof.deployment import Deployment
+from playproof.online.descriptors import raise_limit
+from playproof.online.inject import Injection
+from playproof.online.protocol import GuardedProtocol
 from playproof.online.server import MockServer
 
 LOOPBACK = "127.0.0.1"
@@ -36,16 +43,61 @@ GRACEFUL_S = 1
 START_S = 600.0
 
 
+# Connections that a worker has open at most, where the system lets it, and how often it says that there are no more.
+MAX_OPEN, SHORTAGE_S = 1 << 16, 60.0
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class _Shortage:
+    """Says once in a while that connections cannot be taken.
+
+    asyncio would print a traceback for each, thousands a second, and as many again when it is stopped meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._said = -SHORTAGE_S
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if "_start_serving" in context.get("message", ""):
+            return  # it would listen again, and is being stopped
+        if not (isinstance(error, OSError) and error.errno in _SHORT):
+            loop.default_exception_handler(context)
+        elif loop.time() - self._said >= SHORTAGE_S:
+            self._said = loop.time()
+            print(f"playproof: connections wait: {os.strerror(error.errno)} (ulimit -n)", file=sys.stderr, flush=True)
+
+
 class WorkerFault(Exception):
     """A mock worker could not be started."""
+
+
+class Manner(msgspec.Struct, frozen=True, kw_only=True):
+    """How mock workers serve.
+
+    Attributes
+    ----------
+    model : str or None
+        The name that they serve under.
+    scale : float
+        Time scale.
+    reason : str
+        As for `MockServer`.
+    injection : Injection
+        Faults on purpose.
+    """
+
+    model: str | None = None
+    scale: float = 1.0
+    reason: str = "length"
+    injection: Injection = Injection()
 
 
 class _Task(msgspec.Struct, frozen=True):
     """What a child is told to be."""
 
     deployment: Deployment
-    model: str | None
-    scale: float
+    manner: Manner
     host: str
     port: int
 
@@ -75,9 +127,8 @@ def bound(host: str, port: int) -> socket.socket:
 def serve(
     deployment: Deployment,
     listener: socket.socket,
+    manner: Manner,
     *,
-    model: str | None = None,
-    scale: float = 1.0,
     ready: Callable[[int], None] | None = None,
     until: IO[bytes] | None = None,
 ) -> None:
@@ -87,14 +138,17 @@ def serve(
     ----------
     deployment : Deployment
     listener : socket
-    model, scale
-        As for `MockServer`.
+    manner : Manner
     ready : callable, optional
         Called with the port once the worker answers.
     until : binary file, optional
     """
+    raise_limit(MAX_OPEN)
     compile_engine(deployment)  # loads the machine code: the first request should not wait for that
-    asyncio.run(_serve(MockServer(deployment, model=model, scale=scale), listener, ready, until))
+    mock = MockServer(
+        deployment, model=manner.model, scale=manner.scale, reason=manner.reason, injection=manner.injection
+    )
+    asyncio.run(_serve(mock, listener, ready, until))
 
 
 async def _serve(
@@ -102,7 +156,7 @@ async def _serve(
 ) -> None:
     config = uvicorn.Config(
         mock.app,
-        http="httptools",
+        http=GuardedProtocol,
         lifespan="off",
         log_level="critical",
         access_log=False,
@@ -112,6 +166,7 @@ async def _serve(
     )
     server = uvicorn.Server(config)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_Shortage())
 
     def stop() -> None:
         server.should_exit = True
@@ -160,8 +215,7 @@ class WorkerProcess:
         self,
         deployment: Deployment,
         *,
-        model: str | None = None,
-        scale: float = 1.0,
+        manner: Manner | None = None,
         host: str = LOOPBACK,
         port: int = 0,
     ) -> None:
@@ -173,7 +227,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        task = _Task(deployment, model, scale, host, port)
+        task = _Task(deployment, manner or Manner(), host, port)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `wait` says so
             self._process.stdin.write(msgspec.json.encode(task) + b"\n")
@@ -204,18 +258,45 @@ class WorkerProcess:
             raise WorkerFault(f"a mock worker did not start: {line or 'it ended without a word'}")
         self.url = f"http://{_shown(self._host)}:{line.rpartition(' ')[2]}"
 
-    def close(self) -> None:
-        """End it."""
+    @property
+    def death(self) -> str | None:
+        """How it ended by itself, in words; None while it lives."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code >= 0:
+            return f"it ended with exit code {code}"
+        try:
+            return f"it was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"it was ended by signal {-code}"
+
+    def release(self) -> None:
+        """Tell it to end, and do not wait for that."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def close(self, deadline: float | None = None) -> None:
+        """End it, by force at `deadline`, a time of `time.monotonic`; by default after a few seconds."""
+        self.release()
+        left = GRACEFUL_S + 5.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
         try:
-            self._process.wait(GRACEFUL_S + 5)
+            self._process.wait(left)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+def close_all(processes: Sequence[WorkerProcess]) -> None:
+    """End workers, all at once: together they take as long as the slowest."""
+    for process in processes:
+        process.release()
+    deadline = time.monotonic() + GRACEFUL_S + 5.0
+    for process in processes:
+        process.close(deadline)
 
 
 def _shown(host: str) -> str:
@@ -227,8 +308,7 @@ def workers(
     deployment: Deployment,
     number: int,
     *,
-    model: str | None = None,
-    scale: float = 1.0,
+    manner: Manner | None = None,
     host: str = LOOPBACK,
     port: int = 0,
 ) -> Iterator[list[WorkerProcess]]:
@@ -244,13 +324,12 @@ def workers(
     try:
         for place in range(number):
             own = port + place if port else 0
-            started.append(WorkerProcess(deployment, model=model, scale=scale, host=host, port=own))
+            started.append(WorkerProcess(deployment, manner=manner, host=host, port=own))
         for process in started:
             process.wait()
         yield started
     finally:
-        for process in started:
-            process.close()
+        close_all(started)
 
 
 def child(stdin: IO[bytes], stdout: IO[str]) -> int:
@@ -265,5 +344,5 @@ def child(stdin: IO[bytes], stdout: IO[str]) -> int:
     except OSError as error:
         print(f"{task.host}:{task.port}: {error.strerror or error}", file=stdout, flush=True)
         return 1
-    serve(task.deployment, listener, model=task.model, scale=task.scale, ready=ready, until=stdin)
+    serve(task.deployment, listener, task.manner, ready=ready, until=stdin)
     return 0

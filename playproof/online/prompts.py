@@ -108,6 +108,23 @@ def text_tokens(text: str) -> Uint32:
     return np.frombuffer(padded, "<u4").astype(np.uint32)
 
 
+def token_texts(text: str) -> list[str]:
+    """Return the text of each token of a text; what is not whole there is marked, as tokenizers do."""
+    data = text.encode("utf-8", "surrogatepass")
+    return [data[at : at + BYTES_PER_TOKEN].decode("utf-8", "replace") for at in range(0, len(data), BYTES_PER_TOKEN)]
+
+
+def tokens_text(tokens: Uint32) -> str:
+    """Return the text that `text_tokens` made these ids of, as far as they are such.
+
+    Examples
+    --------
+    >>> tokens_text(text_tokens("abcde"))
+    'abcde'
+    """
+    return tokens.astype("<u4").tobytes().rstrip(b"\0").decode("utf-8", "replace")
+
+
 def chat_text(messages: Iterable[tuple[str, str]]) -> str:
     """Return a conversation of (role, content) as the text that it is read as."""
     return "".join(f"<|{role}|>\n{content}\n" for role, content in messages)

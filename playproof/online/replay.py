@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
+import aiohttp
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +25,24 @@ from playproof_spec.ledger import Ledger
 from playproof.deployment import AnyDeployment, Deployment, InvalidDeployment, Load
 from playproof.fit import fit, misoffered
 from playproof.online import processes
-from playproof.online.client import Client, session
+from playproof.online.client import Client, cause_of, session
 from playproof.online.clock import Clock
+from playproof.online.descriptors import with_descriptors
 from playproof.online.driver import Observed, OnlineDriver, Progress
 from playproof.online.options import API_KEY, OnlineOptions, unsupported
 from playproof.online.prompts import MOCK_VOCABULARY, REAL_VOCABULARY, Encoding
 from playproof.online.report import OnlineControlledReport, OnlineReport, Setting
 from playproof.online.server import DEFAULT_MODEL
+from playproof.online.signals import Holding, holding
+from playproof.online.stream import Answer, shown
 
 Int64 = npt.NDArray[np.int64]
+Keep = Callable[[OnlineReport | OnlineControlledReport], object]
+
+# Wall time for an endpoint to name its models, and bytes that it may take for that.
+MODELS_S, MAX_MODELS_BYTES = 60.0, 1 << 24
+# How often mock workers are looked after.
+WATCH_S = 0.2
 
 
 class UnusableEndpoint(Exception):
@@ -48,6 +58,7 @@ def replay_online(
     *,
     per_request: bool = True,
     progress: Progress | None = None,
+    keep: Keep | None = None,
 ) -> OnlineReport | OnlineControlledReport:
     """Replay a proven trace on the wall clock.
 
@@ -64,6 +75,9 @@ def replay_online(
         Keep every request.
     progress : callable, optional
         Called now and then with (requests over, requests in all).
+    keep : callable, optional
+        Called with the report as soon as it is made, before mock workers are stopped: from the beginning of the run
+        until it returns, SIGINT and SIGTERM do not interrupt (the first ends admission, the second what is under way).
 
     Raises
     ------
@@ -74,6 +88,33 @@ def replay_online(
     WorkerFault
         When a mock worker does not start.
     """
+    mock = not options.endpoints
+    findings = _looked_over(trace, deployment, load, options, places)
+    served = deployment if mock and isinstance(deployment, Deployment) else Deployment(workers=len(options.endpoints))
+    vocabulary = options.vocabulary or (MOCK_VOCABULARY if mock else REAL_VOCABULARY)
+    encoding = Encoding(trace.graph, vocabulary)
+    try:
+        driver = LiveDriver(trace, load.to_spec(), workers=served.workers, capture=per_request)
+    except InvalidSnapshot as refused:
+        findings.extend(refused.findings)
+        raise InvalidDeployment(findings) from None
+    driver.warm_up()
+    options = with_descriptors(options)
+    with holding() as held, _endpoints(served, options) as (endpoints, workers):
+        run = _Run(trace, driver, encoding, load, options, endpoints, workers, per_request, progress, held)
+        observed, ledger = asyncio.run(run.run(served.model or DEFAULT_MODEL if mock else options.model))
+        served = msgspec.structs.replace(served, model=served.model if mock else run.model)
+        setting = Setting(tuple(endpoints), run.model, mock, options)
+        report = _report(trace, ledger, served, load, setting, observed, findings, per_request)
+        if keep is not None:
+            keep(report)
+    return report
+
+
+def _looked_over(
+    trace: ProvenGraph, deployment: AnyDeployment, load: Load, options: OnlineOptions, places: Mapping[str, Where]
+) -> Findings:
+    """Return what is to be said of a replay before it begins; refuse what cannot be."""
     mock = not options.endpoints
     findings = misoffered(trace.graph, deployment, load, places)
     findings.extend(unsupported(deployment, load, places, mock=mock))
@@ -86,21 +127,7 @@ def replay_online(
             findings.add(problem)
     if findings.errors:
         raise InvalidDeployment(findings)
-    served = deployment if mock and isinstance(deployment, Deployment) else Deployment(workers=len(options.endpoints))
-    vocabulary = options.vocabulary or (MOCK_VOCABULARY if mock else REAL_VOCABULARY)
-    encoding = Encoding(trace.graph, vocabulary)
-    try:
-        driver = LiveDriver(trace, load.to_spec(), workers=served.workers, capture=per_request)
-    except InvalidSnapshot as refused:
-        findings.extend(refused.findings)
-        raise InvalidDeployment(findings) from None
-    driver.warm_up()
-    with _endpoints(served, options) as endpoints:
-        run = _Run(trace, driver, encoding, load, options, endpoints, mock, per_request, progress)
-        observed, ledger = asyncio.run(run.run(served.model or DEFAULT_MODEL if mock else options.model))
-    served = msgspec.structs.replace(served, model=served.model if mock else run.model)
-    setting = Setting(tuple(endpoints), run.model, mock, options)
-    return _report(trace, ledger, served, load, setting, observed, findings, per_request)
+    return findings
 
 
 def _report(
@@ -125,13 +152,16 @@ def _report(
 
 
 @contextlib.contextmanager
-def _endpoints(deployment: Deployment, options: OnlineOptions) -> Iterator[list[str]]:
-    """Give the roots of the servers, which are started first where there are none."""
+def _endpoints(
+    deployment: Deployment, options: OnlineOptions
+) -> Iterator[tuple[list[str], list[processes.WorkerProcess]]]:
+    """Give the roots of the servers, and the mock workers, which are started where no servers are given."""
     if options.endpoints:
-        yield [endpoint.rstrip("/").removesuffix("/v1") for endpoint in options.endpoints]
+        yield [endpoint.rstrip("/").removesuffix("/v1") for endpoint in options.endpoints], []
         return
-    with processes.workers(deployment, deployment.workers, scale=options.time_scale) as started:
-        yield [worker.url for worker in started]
+    manner = processes.Manner(scale=options.time_scale)
+    with processes.workers(deployment, deployment.workers, manner=manner) as started:
+        yield [worker.url for worker in started], started
 
 
 @dataclasses.dataclass(slots=True)
@@ -144,11 +174,17 @@ class _Run:
     load: Load
     options: OnlineOptions
     endpoints: list[str]
-    mock: bool
+    workers: list[processes.WorkerProcess]
     per_request: bool
     progress: Progress | None
+    held: Holding
     model: str = ""
     before: list[Counters] | None = None
+
+    @property
+    def mock(self) -> bool:
+        """Whether the servers are mock workers of the deployment."""
+        return bool(self.workers)
 
     async def run(self, model: str | None) -> tuple[Observed, Ledger | ControlledLedger]:
         """Drive the run with `model`, or whichever the endpoints serve; return what was seen, and the ledger."""
@@ -169,13 +205,29 @@ class _Run:
                 at_barrier=self._count_before if self.mock and not finite else None,
                 progress=self.progress,
             )
-            observed = await driver.run()
+            # From here on a signal ends the run, and not the program: see `keep`.
+            self.held.begin()
+            deaths: list[str] = []
+            watch = asyncio.create_task(self._watch(driver, deaths))
+            try:
+                observed = await driver.run()
+            finally:
+                watch.cancel()
         finally:
             await client.close()
+        observed = dataclasses.replace(observed, deaths=tuple(deaths))
         ledger = observed.ledger
         if self.mock:
             ledger = with_work(ledger, self.before, await self._counters())
         return observed, ledger
+
+    async def _watch(self, driver: OnlineDriver, deaths: list[str]) -> None:
+        """End the run when a mock worker ends."""
+        while not deaths and self.workers:
+            deaths += [f"{worker.url}: {worker.death}" for worker in self.workers if worker.death is not None]
+            if deaths:
+                driver.lose_worker()
+            await asyncio.sleep(WATCH_S)
 
     async def _served_model(self, key: str | None) -> str:
         """Return the first model that the endpoints serve, which must be the same everywhere.
@@ -189,17 +241,19 @@ class _Run:
             for endpoint in self.endpoints:
                 url = f"{endpoint}/v1/models"
                 try:
-                    async with asking.get(url, allow_redirects=False) as response:
-                        body = await response.read()
+                    async with asyncio.timeout(MODELS_S), asking.get(url, allow_redirects=False) as response:
+                        body = await response.content.read(MAX_MODELS_BYTES)
+                        while more := await response.content.read(MAX_MODELS_BYTES - len(body)):
+                            body += more
                         if response.status != 200:
                             raise UnusableEndpoint(f"{url} answered {response.status}: name a model with --model")
                     models[endpoint] = msgspec.json.decode(body, type=_Models).data[0].id
-                except (OSError, TimeoutError, ValueError) as error:
-                    raise UnusableEndpoint(f"{url}: {error}") from None
-                except (msgspec.DecodeError, IndexError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):
                     raise UnusableEndpoint(f"{url} names no model: name one with --model") from None
+                except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as error:
+                    raise UnusableEndpoint(f"{url}: {cause_of(error, Answer())}") from None
         if len(set(models.values())) > 1:
-            served = ", ".join(f"{endpoint}: {model}" for endpoint, model in models.items())
+            served = ", ".join(f"{endpoint}: {shown(model)}" for endpoint, model in models.items())
             raise UnusableEndpoint(f"the endpoints serve different models ({served}): name one with --model")
         return next(iter(models.values()))
 
@@ -214,7 +268,7 @@ class _Run:
                 try:
                     async with asking.get(f"{endpoint}/playproof/counters") as response:
                         counters.append(msgspec.json.decode(await response.read(), type=Counters))
-                except (OSError, TimeoutError, msgspec.DecodeError):
+                except (OSError, TimeoutError, msgspec.DecodeError, aiohttp.ClientError):
                     return None
         return counters
 

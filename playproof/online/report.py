@@ -33,6 +33,9 @@ _REUSE = ("first_admission_prefix_cache_reused_ratio", "prefix_cache_reused_rati
 # Endings of the names of figures that a late client spoils.
 _SPOILT = ("_latency_ms", "_ttft_ms", "_ttst_ms", "_tpot_ms", "_itl_ms", "_rps", "_tok_s")
 
+# A greater share of the completed requests that are not what was asked for is a warning.
+WARNED_SHARE = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -89,7 +92,7 @@ class _Online(Report):
         report = super().to_dict()
         if not self.setting.mock:
             report |= dict.fromkeys((*_WORK, "deployment"))
-        if self.observed.without_usage:
+        if self.observed.without_cached:
             report |= dict.fromkeys(_REUSE)
         withheld = None
         if self.client_limited:
@@ -114,8 +117,12 @@ class _Online(Report):
             "withheld": withheld,
             "causes": dict(sorted(observed.causes.items(), key=lambda item: (-item[1], item[0]))),
             "requests_without_usage": observed.without_usage,
+            "requests_without_cached_tokens": observed.without_cached,
             "requests_with_other_token_counts": observed.miscounted,
+            "requests_with_fewer_tokens": observed.fewer,
+            "requests_with_more_tokens": observed.more,
             "prompts_counted_otherwise": observed.prompts_differ,
+            "warnings": self.warnings(),
             "limits": {
                 "connect_timeout_seconds": setting.options.connect_timeout_seconds,
                 "silence_timeout_seconds": setting.options.silence_timeout_seconds,
@@ -125,9 +132,29 @@ class _Online(Report):
             },
         }
 
+    def warnings(self) -> list[str]:
+        """Return what is wrong with the run as a whole, in sentences; empty for one whose figures can be used."""
+        observed, completed = self.observed, self._counts()["completed_requests"]
+        said = [f"a mock worker died, {death}" for death in observed.deaths]
+        options = self.setting.options
+        if options.connections_wanted is not None:
+            said.append(
+                f"this system lets a process have {options.max_connections:,} connections open instead of "
+                f"{options.connections_wanted:,} (ulimit -n), and requests beyond them wait for one"
+            )
+        for count, what in ((observed.fewer, "fewer"), (observed.more, "more")):
+            if count > WARNED_SHARE * completed:
+                share = f"{count:,} of {completed:,} completed requests"
+                said.append(f"{share} have {what} tokens than were asked for: it is another load than the trace's")
+        if observed.prompts_differ > WARNED_SHARE * completed:
+            share = f"{observed.prompts_differ:,} of {completed:,} prompts"
+            said.append(f"{share} are counted otherwise by the server than they were sent")
+        return said
+
     def _clocks(self) -> dict[str, dict[str, Any]]:
-        """Return how late the client was, in wall time."""
-        observed, bound = self.observed, self.setting.options.lateness_bound_ms
+        """Return how late the client was, in wall time; the bound is of the replay's time, as latencies are."""
+        observed, options = self.observed, self.setting.options
+        bound = options.lateness_bound_ms / options.time_scale
         clocks = {
             "dispatch_lateness": observed.dispatch.figures(),
             "hearing_lateness": observed.hearing.figures(),

@@ -1,20 +1,18 @@
 """The mock worker's HTTP server: the OpenAI API over one `Worker`, on Starlette.
 
-Bounds: a body has at most `wire.MAX_BODY_BYTES`; a client that takes nothing for `STALL_S` is dropped. A client that
-hangs up cancels its request. What is generated for a slow reader is a count, so it costs no memory.
+Bounds: a body has at most `wire.MAX_BODY_BYTES`, and is whole within `BODY_S`; a head has those of `protocol`. A client
+that hangs up, or takes nothing of its answer for a while, cancels its request (`generate`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from importlib.metadata import version
 from typing import Any, Literal
 
 import msgspec
 from playproof_kernel.runs.live_engine import LiveEngine
-from playproof_spec.machines import RequestState
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,14 +20,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from playproof.deployment import Deployment
+from playproof.deployment import Deployment, FixedTiming
 from playproof.online import metrics, wire
+from playproof.online.answers import Writer
 from playproof.online.clock import Clock
-from playproof.online.wire import Refused, Wanted, Writer
-from playproof.online.worker import Stream, Worker
+from playproof.online.generate import Answering, abort, refuse
+from playproof.online.inject import HEADER, Injected, Injection
+from playproof.online.wire import Refused
+from playproof.online.worker import Worker
 
-# Wall time for which a connection may take none of what is written to it.
-STALL_S = 60.0
+# Characters of a request's id that a client may give.
+MAX_REQUEST_ID = 128
+LEAST_PASS_MS = 1e-3
+# Wall time in which a body has to be whole.
+BODY_S = 120.0
 DEFAULT_MODEL = "playproof-mock"
 
 
@@ -42,21 +46,47 @@ class _Generate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         server = self._server
+        number, headers = next(server.numbers), dict(scope["headers"])
         try:
+            injected = _injected(server.injection, number, headers)
             body = await _body(scope, receive)
             wanted = wire.read(self._kind, body, server.model, server.worker.engine.context)
+            if injected in _STATUS:
+                status, message = _STATUS[injected]
+                raise Refused(status, f"{message}: this fault was asked for", code="injected")
         except Refused as refused:
-            await _refuse(refused)(scope, receive, send)
+            await refuse(refused)(scope, receive, send)
             return
         except _HungUp:
             return
-        writer = Writer(wanted, server.model, next(server.numbers))
-        stream = server.worker.submit(wanted.tokens, wanted.output, wanted.namespace)
-        async with _watched(receive, server.worker, stream):
-            try:
-                await _answer(scope, receive, send, stream, wanted, writer)
-            finally:
-                server.worker.cancel(stream)
+        if injected is Injected.RESET:
+            abort(scope)
+            return
+        name = _request_id(headers)
+        writer = Writer(wanted, server.model, name or str(number), server.reason)
+        echoed = {"x-request-id": name} if name else {}
+        server.metrics.asked(wanted.n, wanted.output, len(wanted.choices))
+        await Answering(server.worker, wanted, writer, echoed, injected).answer(scope, receive, send)
+
+
+_STATUS = {
+    Injected.REFUSE_429: (429, "too many requests"),
+    Injected.FAIL_500: (500, "the engine failed"),
+    Injected.FAIL_503: (503, "the server is overloaded"),
+}
+
+
+def _injected(injection: Injection, number: int, headers: dict[bytes, bytes]) -> Injected | None:
+    try:
+        return injection.of(number, headers)
+    except ValueError as error:
+        raise Refused(400, f"{HEADER.decode()}: {error}") from None
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    """Return the id that a client gave its request, if it is one: it comes back, and makes the answer's id."""
+    given = headers.get(b"x-request-id", b"").decode("latin-1")
+    return given if given.isascii() and given.isprintable() and len(given) <= MAX_REQUEST_ID else ""
 
 
 class _HungUp(Exception):
@@ -64,114 +94,30 @@ class _HungUp(Exception):
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes:
-    """Return the body of a request, refusing one that is too large as soon as that is known."""
-    parts: list[bytes] = []
-    size = 0
+    """Return the body of a request, refusing one that is too large as soon as that is known, or comes too slowly."""
     announced = dict(scope["headers"]).get(b"content-length", b"0")
-    more = True
-    while more:
-        if size > wire.MAX_BODY_BYTES or (announced.isdigit() and int(announced) > wire.MAX_BODY_BYTES):
-            message = f"the body is larger than {wire.MAX_BODY_BYTES:,} bytes"
-            raise Refused(413, message, code="body_too_large")
-        message_ = await receive()
-        if message_["type"] == "http.disconnect":
-            raise _HungUp
-        parts.append(message_.get("body", b""))
-        size += len(parts[-1])
-        more = message_.get("more_body", False)
+    if announced.isdigit() and (len(announced) > 18 or int(announced) > wire.MAX_BODY_BYTES):
+        raise _too_large()
+    parts: list[bytes] = []
+    size, more = 0, True
+    try:
+        async with asyncio.timeout(BODY_S):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _HungUp
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > wire.MAX_BODY_BYTES:
+                    raise _too_large()
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise Refused(408, f"the body was not whole within {BODY_S:g} s", code="body_too_slow") from None
     return b"".join(parts)
 
 
-def _refuse(refused: Refused) -> Response:
-    # The rest of a body that was not read would be taken for the next request.
-    headers = {"connection": "close"} if refused.status == 413 else None
-    return Response(refused.body(), refused.status, headers, "application/json")
-
-
-@contextlib.asynccontextmanager
-async def _watched(receive: Receive, worker: Worker, stream: Stream) -> AsyncIterator[None]:
-    """Cancel the request when its client hangs up, or takes nothing for too long."""
-    owner = asyncio.current_task()
-
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        worker.cancel(stream)
-
-    async def guard() -> None:
-        seen = -1.0
-        while True:
-            await asyncio.sleep(STALL_S)
-            if stream.writing_since is not None and stream.writing_since == seen:
-                assert owner is not None
-                owner.cancel()
-            seen = stream.writing_since if stream.writing_since is not None else -1.0
-
-    tasks = (asyncio.create_task(watch()), asyncio.create_task(guard()))
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def _answer(scope: Scope, receive: Receive, send: Send, stream: Stream, wanted: Wanted, writer: Writer) -> None:
-    """Write the answer as its tokens come; the first decides on the status."""
-    await stream.more(0)
-    refused = _why(stream)
-    if stream.canceled:
-        return
-    if refused is not None and stream.available == 0:
-        await _refuse(refused)(scope, receive, send)
-        return
-    if wanted.stream:
-        await _send_stream(send, stream, wanted, writer)
-        return
-    known = stream.available
-    while stream.outcome is None:
-        await stream.more(known)
-        known = stream.available
-    refused = _why(stream)
-    if refused is not None:
-        await _refuse(refused)(scope, receive, send)
-    elif not stream.canceled:
-        counted = wire.usage(stream.prompt_tokens, stream.available, stream.cached)
-        whole = writer.whole(stream.available, counted)
-        await Response(whole, media_type="application/json")(scope, receive, send)
-
-
-async def _send_stream(send: Send, stream: Stream, wanted: Wanted, writer: Writer) -> None:
-    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    loop, sent, over = asyncio.get_running_loop(), 0, False
-    while not over:
-        await stream.more(sent)
-        available, over = stream.available, stream.outcome is not None
-        if stream.canceled:
-            return
-        finished = stream.outcome == RequestState.FINISHED
-        body = writer.tokens(sent, available, last=finished)
-        if finished:
-            counted = wire.usage(stream.prompt_tokens, available, stream.cached) if wanted.include_usage else None
-            body += writer.end(counted)
-        elif over:
-            refused = _why(stream)
-            assert refused is not None
-            body += b"data: " + refused.body() + b"\n\ndata: [DONE]\n\n"
-        stream.writing_since = loop.time()
-        await send({"type": "http.response.body", "body": body, "more_body": not over})
-        stream.writing_since = None
-        sent = available
-
-
-def _why(stream: Stream) -> Refused | None:
-    """Return what a request that the engine ended is told, None for one that it did not end."""
-    if stream.outcome == RequestState.REJECTED:
-        message = f"the prompt of {stream.prompt_tokens:,} tokens does not fit into the worker's KV cache"
-        return Refused(400, message, param="prompt", code="context_length_exceeded")
-    if stream.outcome == RequestState.FAILED:
-        return Refused(500, "the output outgrew the worker's KV cache", code="kv_cache_exhausted")
-    return None
+def _too_large() -> Refused:
+    return Refused(413, f"the body is larger than {wire.MAX_BODY_BYTES:,} bytes", code="body_too_large")
 
 
 class MockServer:
@@ -185,6 +131,10 @@ class MockServer:
         The name that it serves under: by default the deployment's label.
     scale : float
         Time scale.
+    reason : str
+        Why answers end that have all their tokens: `length`, or `stop` for clients that take nothing else.
+    injection : Injection, optional
+        Faults on purpose.
 
     Attributes
     ----------
@@ -193,9 +143,19 @@ class MockServer:
     worker : Worker
     """
 
-    def __init__(self, deployment: Deployment, *, model: str | None = None, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        *,
+        model: str | None = None,
+        scale: float = 1.0,
+        reason: str = "length",
+        injection: Injection | None = None,
+    ) -> None:
         self.model = model or deployment.model or DEFAULT_MODEL
-        self.metrics = metrics.Metrics(self.model)
+        self.reason, self.injection = reason, injection or Injection()
+        self.metrics = metrics.Metrics(self.model, deployment.block_size, reason)
+        deployment = _with_time(deployment)
         self.worker = Worker(LiveEngine(deployment.to_spec()), Clock(scale), self.metrics)
         self.numbers = itertools.count()
         self.app = Starlette(
@@ -203,6 +163,12 @@ class MockServer:
                 Route("/v1/completions", _Generate(self, "completion"), methods=["POST"]),
                 Route("/v1/chat/completions", _Generate(self, "chat"), methods=["POST"]),
                 Route("/v1/models", self._models),
+                Route("/v1/models/{name:path}", self._one_model),
+                Route("/version", self._version),
+                Route("/tokenize", self._tokenize, methods=["POST"]),
+                Route("/detokenize", self._detokenize, methods=["POST"]),
+                Route("/load", self._load),
+                Route("/ping", self._health, methods=["GET", "POST"]),
                 Route("/health", self._health),
                 Route("/metrics", self._metrics),
                 Route("/playproof/counters", self._counters),
@@ -210,15 +176,51 @@ class MockServer:
             exception_handlers={HTTPException: _http_error},
         )
 
-    async def _models(self, request: Request) -> Response:
-        model = {
+    @property
+    def _card(self) -> dict[str, Any]:
+        return {
             "id": self.model,
             "object": "model",
             "created": 0,
             "owned_by": "playproof",
+            "root": self.model,
+            "parent": None,
             "max_model_len": self.worker.engine.context,
         }
-        return _json({"object": "list", "data": [model]})
+
+    async def _models(self, request: Request) -> Response:
+        return _json({"object": "list", "data": [self._card]})
+
+    async def _one_model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name != self.model:
+            message = f"the model {name!r} is not served here"
+            return refuse(Refused(404, message, param="model", code="model_not_found"))
+        return _json(self._card)
+
+    async def _version(self, request: Request) -> Response:
+        return _json({"version": version("playproof")})
+
+    async def _tokenize(self, request: Request) -> Response:
+        try:
+            body = await _body(request.scope, request.receive)
+            return _json(wire.tokenized(body, self.model, self.worker.engine.context))
+        except Refused as refused:
+            return refuse(refused)
+        except _HungUp:
+            return Response(b"", 400)
+
+    async def _detokenize(self, request: Request) -> Response:
+        try:
+            return _json(wire.detokenized(await _body(request.scope, request.receive), self.model))
+        except Refused as refused:
+            return refuse(refused)
+        except _HungUp:
+            return Response(b"", 400)
+
+    async def _load(self, request: Request) -> Response:
+        counters = self.worker.engine.counters()
+        return _json({"server_load": counters.running + counters.waiting})
 
     async def _health(self, request: Request) -> Response:
         return Response(b"", 200)
@@ -232,6 +234,17 @@ class MockServer:
         return _json(self.worker.engine.counters())
 
 
+def _with_time(deployment: Deployment) -> Deployment:
+    """Return the deployment with passes that take time, a microsecond at least: else an engine never lets go."""
+    timing = deployment.timing
+    if not isinstance(timing, FixedTiming):
+        return deployment
+    least = FixedTiming(
+        prefill_ms=max(timing.prefill_ms, LEAST_PASS_MS), decode_ms=max(timing.decode_ms, LEAST_PASS_MS)
+    )
+    return msgspec.structs.replace(deployment, timing=least)
+
+
 def _json(value: Any) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
@@ -239,4 +252,4 @@ def _json(value: Any) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}"
-    return _refuse(Refused(error.status_code, message))
+    return refuse(Refused(error.status_code, message))

@@ -1,27 +1,32 @@
-"""The OpenAI API as a mock worker speaks it: what is read of requests, and how answers and errors are written.
+"""The OpenAI API as a mock worker reads it: requests and what they ask of an engine, and how errors are written.
 
-Sampling parameters, stop words, tools and whatever else only changes the text are read over: a simulated engine has no
-text. What would change how many answers there are, or what they carry, is refused.
+Sampling parameters, stop words and whatever else only changes the text of an answer are read over: a simulated engine
+has no text. What stands in a prompt counts in it, tools and their calls too.
 """
 
 from __future__ import annotations
 
-import time
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from playproof.online.prompts import TOKEN_IDS, chat_text, text_tokens
+from playproof.online.prompts import TOKEN_IDS, chat_text, text_tokens, token_texts, tokens_text
+
+T = TypeVar("T")
 
 # 16 MiB: more than a million token ids.
 MAX_BODY_BYTES = 1 << 24
 # Tokens where a request does not say: OpenAI's default for completions, and one for chats that ends.
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256
 MAX_OUTPUT_TOKENS = 10_000_000
+# Answers to one request, alternatives beside a token, and characters of a salt that is kept as it is.
+MAX_CHOICES, MAX_LOGPROBS, MAX_SALT = 256, 20, 64
 
 
 class Refused(Exception):
@@ -40,10 +45,11 @@ class Refused(Exception):
 
 class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
 
 
 class _Common(msgspec.Struct, frozen=True, kw_only=True):
-    model: str
+    model: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: int | None = 1
@@ -53,7 +59,7 @@ class _Common(msgspec.Struct, frozen=True, kw_only=True):
 class CompletionRequest(_Common, frozen=True, kw_only=True):
     prompt: str | list[int | str | list[int]]
     max_tokens: int | None = None
-    best_of: int | None = 1
+    best_of: int | None = None
     echo: bool | None = False
     logprobs: int | None = None
     suffix: str | None = None
@@ -67,6 +73,11 @@ class _Part(msgspec.Struct, frozen=True):
 class _Message(msgspec.Struct, frozen=True):
     role: str
     content: str | list[_Part] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+    tool_call_id: str | None = None
 
 
 class ChatRequest(_Common, frozen=True, kw_only=True):
@@ -74,22 +85,83 @@ class ChatRequest(_Common, frozen=True, kw_only=True):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = False
+    top_logprobs: int | None = None
+    tools: Any = None
+    functions: Any = None
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[_Message] | None = None
+    tools: Any = None
+    return_token_strs: bool | None = False
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    tokens: list[int]
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt: its token ids, and the text that each of them is."""
+
+    tokens: npt.NDArray[np.uint32]
+    text: str | None
+
+    def pieces(self) -> list[str]:
+        """Return the text of each token: of a text its four bytes each, of ids their numbers."""
+        if self.text is None:
+            return [f" {token}" for token in self.tokens.tolist()]
+        return token_texts(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What one request asks of the engine."""
+    """What one request asks of the engine.
+
+    Attributes
+    ----------
+    prompts : tuple of Prompt
+        Each is answered `n` times; a choice's number is that of its prompt times `n`, plus that of the answer.
+    output : int
+        Tokens of each answer.
+    logprobs : int or None
+        How many alternatives are named beside each token; None without any logprobs.
+    """
 
     kind: Literal["completion", "chat"]
-    tokens: npt.NDArray[np.uint32]
+    prompts: tuple[Prompt, ...]
+    n: int
     output: int
     namespace: str
     stream: bool
     include_usage: bool
+    continuous_usage: bool
+    echo: bool
+    logprobs: int | None
+
+    @property
+    def choices(self) -> list[Prompt]:
+        """The prompt of each choice."""
+        return [prompt for prompt in self.prompts for _ in range(self.n)]
 
 
 _COMPLETION = msgspec.json.Decoder(CompletionRequest)
 _CHAT = msgspec.json.Decoder(ChatRequest)
+_TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
+_DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        raise Refused(400, message, param=path.strip("`.") or None) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, f"the body is not JSON: {error}") from None
 
 
 def read(kind: Literal["completion", "chat"], body: bytes, model: str, context: int) -> Wanted:
@@ -108,70 +180,136 @@ def read(kind: Literal["completion", "chat"], body: bytes, model: str, context: 
     ------
     Refused
     """
-    try:
-        request: CompletionRequest | ChatRequest = (_COMPLETION if kind == "completion" else _CHAT).decode(body)
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
-        raise Refused(400, message, param=path.strip("`.") or None) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, f"the body is not JSON: {error}") from None
-    if request.model != model:
-        raise Refused(404, f"the model {request.model!r} is not served here", param="model", code="model_not_found")
-    _refuse_variants(request)
+    request: CompletionRequest | ChatRequest
+    request = _decoded(_COMPLETION, body) if kind == "completion" else _decoded(_CHAT, body)
+    _check_model(request.model, model)
     if isinstance(request, CompletionRequest):
-        tokens, wanted = _prompt(request.prompt), request.max_tokens
-        name, default = "max_tokens", COMPLETION_TOKENS
+        _refuse_variants(request)
+        prompts = _prompts(request.prompt)
+        name, wanted, default = "max_tokens", request.max_tokens, COMPLETION_TOKENS
+        echo, logprobs = bool(request.echo), request.logprobs
     else:
-        tokens = text_tokens(chat_text((message.role, _content(message)) for message in request.messages))
-        completion = request.max_completion_tokens
-        wanted, name = (
-            (request.max_tokens, "max_tokens") if completion is None else (completion, "max_completion_tokens")
-        )
-        default = CHAT_TOKENS
+        prompts = (_conversation(request.messages, request.tools, request.functions),)
+        name, wanted, default = "max_completion_tokens", request.max_completion_tokens, CHAT_TOKENS
+        if wanted is None:
+            name, wanted = "max_tokens", request.max_tokens
+        echo, logprobs = False, (request.top_logprobs or 0) if request.logprobs else None
     output = default if wanted is None else wanted
+    _check_bounds(request, prompts, name, output, logprobs, context)
+    options = request.stream_options or StreamOptions()
+    return Wanted(
+        kind=kind,
+        prompts=prompts,
+        n=request.n or 1,
+        output=output,
+        namespace=_namespace(request.cache_salt or ""),
+        stream=bool(request.stream),
+        include_usage=options.include_usage,
+        continuous_usage=options.include_usage and options.continuous_usage_stats,
+        echo=echo,
+        logprobs=logprobs,
+    )
+
+
+def _check_model(named: str | None, model: str) -> None:
+    if named is not None and named != model:
+        raise Refused(404, f"the model {named!r} is not served here", param="model", code="model_not_found")
+
+
+def _check_bounds(
+    request: CompletionRequest | ChatRequest,
+    prompts: tuple[Prompt, ...],
+    name: str,
+    output: int,
+    logprobs: int | None,
+    context: int,
+) -> None:
     if not 0 <= output <= MAX_OUTPUT_TOKENS:
         raise Refused(400, f"{name} is between 0 and {MAX_OUTPUT_TOKENS:,}, not {output:,}", param=name)
-    if not len(tokens):
-        raise Refused(400, "the prompt is empty", param="prompt" if kind == "completion" else "messages")
-    if len(tokens) >= context:
-        message = f"the model's context is {context:,} tokens, and the prompt has {len(tokens):,}"
-        raise Refused(400, message, param="prompt", code="context_length_exceeded")
-    options = request.stream_options or StreamOptions()
-    return Wanted(kind, tokens, output, request.cache_salt or "", bool(request.stream), options.include_usage)
+    if request.n is not None and not 1 <= request.n <= MAX_CHOICES:
+        raise Refused(400, f"n is between 1 and {MAX_CHOICES}, not {request.n:,}", param="n")
+    if len(prompts) * (request.n or 1) > MAX_CHOICES:
+        message = f"a request has at most {MAX_CHOICES} answers, not {len(prompts) * (request.n or 1):,}"
+        raise Refused(400, message, param="prompt")
+    if logprobs is not None and not 0 <= logprobs <= MAX_LOGPROBS:
+        where = "logprobs" if isinstance(request, CompletionRequest) else "top_logprobs"
+        raise Refused(400, f"{where} is between 0 and {MAX_LOGPROBS}, not {logprobs:,}", param=where)
+    for prompt in prompts:
+        if not len(prompt.tokens):
+            where = "prompt" if isinstance(request, CompletionRequest) else "messages"
+            raise Refused(400, "the prompt is empty", param=where)
+        if len(prompt.tokens) >= context:
+            message = f"the model's context is {context:,} tokens, and the prompt has {len(prompt.tokens):,}"
+            raise Refused(400, message, param="prompt", code="context_length_exceeded")
 
 
-def _refuse_variants(request: CompletionRequest | ChatRequest) -> None:
-    """Refuse what would change the number of answers or what they carry."""
-    unusual: dict[str, Any] = {"n": request.n not in (None, 1)}
-    if isinstance(request, CompletionRequest):
-        unusual |= {
-            "best_of": request.best_of not in (None, 1),
-            "echo": bool(request.echo),
-            "logprobs": request.logprobs is not None,
-            "suffix": request.suffix is not None,
-        }
-    else:
-        unusual["logprobs"] = bool(request.logprobs)
-    for name, refused in unusual.items():
-        if refused:
-            raise Refused(400, f"{name} is not supported by a simulated engine", param=name)
+def _namespace(salt: str) -> str:
+    """Return a salt as it is kept: what is long is kept by its digest, and none is another's digest."""
+    if len(salt) <= MAX_SALT and not salt.startswith("#"):
+        return salt
+    return "#" + hashlib.blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _prompt(prompt: str | list[int | str | list[int]]) -> npt.NDArray[np.uint32]:
-    one: str | Sequence[int | str | list[int]] = prompt
-    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
-        one = prompt[0]  # a batch of one
-    if isinstance(one, str):
-        return text_tokens(one)
+def _refuse_variants(request: CompletionRequest) -> None:
+    """Refuse what would change what an answer is."""
+    if request.best_of not in (None, 1, request.n):
+        raise Refused(400, "best_of is not supported by a simulated engine, unless it is n", param="best_of")
+    if request.suffix:
+        raise Refused(400, "suffix is not supported by a simulated engine", param="suffix")
+
+
+def _prompts(prompt: str | list[int | str | list[int]]) -> tuple[Prompt, ...]:
+    """Return the prompts of a completion: one text, ids of one, texts, or ids of each."""
+    if isinstance(prompt, str):
+        return (Prompt(text_tokens(prompt), prompt),)
+    if all(isinstance(one, str) for one in prompt) and prompt:
+        return tuple(Prompt(text_tokens(one), one) for one in prompt if isinstance(one, str))
+    if all(isinstance(one, list) for one in prompt) and prompt:
+        return tuple(Prompt(_ids(one), None) for one in prompt if isinstance(one, list))
+    if all(isinstance(one, int) for one in prompt):
+        return (Prompt(_ids(prompt), None),)
+    raise Refused(400, "prompts are texts, or lists of token ids, and not some of both", param="prompt")
+
+
+def _ids(ids: Sequence[object]) -> npt.NDArray[np.uint32]:
     try:
-        tokens = np.array(one, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError):
-        raise Refused(400, "several prompts in one request are not supported", param="prompt") from None
-    if tokens.ndim != 1:
-        raise Refused(400, "several prompts in one request are not supported", param="prompt")
+        tokens = np.array(ids, dtype=np.int64)
+    except OverflowError:
+        raise _no_token() from None
     if len(tokens) and (int(tokens.min()) < 0 or int(tokens.max()) >= TOKEN_IDS):
-        raise Refused(400, f"token ids are between 0 and {TOKEN_IDS - 1:,}", param="prompt")
+        raise _no_token()
     return tokens.astype(np.uint32)
+
+
+def _no_token() -> Refused:
+    return Refused(400, f"token ids are between 0 and {TOKEN_IDS - 1:,}", param="prompt")
+
+
+def _conversation(messages: list[_Message], tools: Any, functions: Any = None) -> Prompt:
+    """Return a chat as the prompt that it is: all of it that a template would write, so tools and their calls too."""
+    parts: list[tuple[str, str]] = [
+        (name, _json(value)) for name, value in (("tools", tools), ("functions", functions)) if value
+    ]
+    for message in messages:
+        parts.append((message.role, _content(message)))
+        for name, said in (("name", message.name), ("reasoning", message.reasoning_content)):
+            if said:
+                parts.append((name, said))
+        for name, called in (("tool_calls", message.tool_calls), ("function_call", message.function_call)):
+            if called:
+                parts.append((name, _json(called)))
+        if message.tool_call_id:
+            parts.append(("tool_call_id", message.tool_call_id))
+    text = chat_text(parts)
+    return Prompt(text_tokens(text), text)
+
+
+def _json(value: Any) -> str:
+    """Return a value in one form, however it was spaced."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        raise Refused(400, "tools are nested too deeply", param="messages") from None
 
 
 def _content(message: _Message) -> str:
@@ -183,69 +321,34 @@ def _content(message: _Message) -> str:
     return "".join(part.text for part in message.content)
 
 
-# Answers --------------------------------------------------------------------------------------------------------------
+def tokenized(body: bytes, model: str, context: int) -> dict[str, Any]:
+    """Answer `/tokenize`.
 
-
-def usage(prompt: int, output: int, cached: int) -> dict[str, Any]:
-    """Return the usage of a request."""
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": output,
-        "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-
-
-class Writer:
-    """Writes the answer to one request. The text of token i is its number, so that a lost or doubled one shows.
-
-    Parameters
-    ----------
-    wanted : Wanted
-    model : str
-    number : int
-        Of the request; makes its id.
+    Raises
+    ------
+    Refused
     """
+    request = _decoded(_TOKENIZE, body)
+    _check_model(request.model, model)
+    if (request.prompt is None) == (request.messages is None):
+        raise Refused(400, "either prompt or messages is to be tokenized", param="prompt")
+    if request.messages is not None:
+        prompt = _conversation(request.messages, request.tools)
+    else:
+        text = request.prompt or ""
+        prompt = Prompt(text_tokens(text), text)
+    tokens = prompt.tokens.tolist()
+    strings = prompt.pieces() if request.return_token_strs else None
+    return {"count": len(tokens), "max_model_len": context, "tokens": tokens, "token_strs": strings}
 
-    def __init__(self, wanted: Wanted, model: str, number: int) -> None:
-        self._chat = wanted.kind == "chat"
-        self._created = int(time.time())
-        self._model = model
-        self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{number}"
-        head = msgspec.json.encode(self._head("chat.completion.chunk" if self._chat else "text_completion"))[:-1]
-        text = b'{"content":"' if self._chat else b'"'
-        key = b'"delta":' if self._chat else b'"text":'
-        self._before = b"data: " + head + b',"choices":[{"index":0,' + key + text
-        self._after = (b'"}' if self._chat else b'"') + b',"logprobs":null,"finish_reason":'
-        self._chunk_head = head
 
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+def detokenized(body: bytes, model: str) -> dict[str, Any]:
+    """Answer `/detokenize`.
 
-    def tokens(self, begin: int, end: int, *, last: bool) -> bytes:
-        """Return the events of tokens `begin` to `end`; `last` if the answer ends with them."""
-        parts = []
-        if self._chat and begin == 0:
-            delta = b',"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
-            parts += [b"data: ", self._chunk_head, delta, b'"logprobs":null,"finish_reason":null}]}\n\n']
-        for i in range(begin, end):
-            reason = b'"length"}]}\n\n' if last and i == end - 1 else b"null}]}\n\n"
-            parts += [self._before, b" %d" % i, self._after, reason]
-        if last and begin == end:
-            parts += [self._before, self._after, b'"length"}]}\n\n']
-        return b"".join(parts)
-
-    def end(self, counted: dict[str, Any] | None) -> bytes:
-        """Return the last events of a stream: the usage, if it is wanted, and the end."""
-        if counted is None:
-            return b"data: [DONE]\n\n"
-        tail = b',"choices":[],"usage":' + msgspec.json.encode(counted) + b"}\n\n"
-        return b"data: " + self._chunk_head + tail + b"data: [DONE]\n\n"
-
-    def whole(self, output: int, counted: dict[str, Any]) -> bytes:
-        """Return the answer to a request that is not streamed."""
-        text = "".join(f" {i}" for i in range(output))
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": "length"}
-        choice |= {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
-        kind = "chat.completion" if self._chat else "text_completion"
-        return msgspec.json.encode({**self._head(kind), "choices": [choice], "usage": counted})
+    Raises
+    ------
+    Refused
+    """
+    request = _decoded(_DETOKENIZE, body)
+    _check_model(request.model, model)
+    return {"prompt": tokens_text(_ids(request.tokens))}

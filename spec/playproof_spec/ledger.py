@@ -36,8 +36,42 @@ HOST_USE = np.dtype(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ledger:
-    """What happened, by node, by play, by admission, by worker. Times are nanoseconds from the run's origin.
+class RunTotals:
+    """What every run comes to, whatever its plays were: the gaps between tokens, and what its workers did.
+
+    Attributes
+    ----------
+    gap_ns, gap_count : Int64, shape (gaps,)
+        Inter-token gaps as (distinct value, multiplicity), values ascending.
+    passes : Int64, shape (workers,)
+        Forward passes run. Workers of the aggregated or prefill role come first, then those of the decode role.
+    busy_ns : Int64, shape (workers,)
+        Time spent in passes.
+    prefill_tokens : Int64, shape (workers,)
+        Tokens that requests computed in passes in which they computed prompt tokens: prompts less what the cache had,
+        and the output that a preempted request computes again together with its prompt.
+    decode_tokens : Int64, shape (workers,)
+        Tokens generated.
+    preemptions : Int64, shape (workers,)
+    evictions : Int64, shape (workers,)
+    hosts : records of `HOST_USE`, shape (workers,)
+        Each worker's use of its host pool and links, and the pools; empty where no worker has any.
+    """
+
+    gap_ns: Int64
+    gap_count: Int64
+    passes: Int64
+    busy_ns: Int64
+    prefill_tokens: Int64
+    decode_tokens: Int64
+    preemptions: Int64
+    evictions: Int64
+    hosts: npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger(RunTotals):
+    """What happened, by node, by play, by admission; besides, the totals. Times are ns from the run's origin.
 
     Attributes
     ----------
@@ -74,21 +108,6 @@ class Ledger:
         By play, in the graph's play order; lane -1 without lanes.
     play_failed_node : Int32, shape (plays,)
         The node whose failure failed the play, -1 for none.
-    gap_ns, gap_count : Int64, shape (gaps,)
-        Inter-token gaps as (distinct value, multiplicity), values ascending.
-    passes : Int64, shape (workers,)
-        Forward passes run. Workers of the aggregated or prefill role come first, then those of the decode role.
-    busy_ns : Int64, shape (workers,)
-        Time spent in passes.
-    prefill_tokens : Int64, shape (workers,)
-        Tokens that requests computed in passes in which they computed prompt tokens: prompts less what the cache had,
-        and the output that a preempted request computes again together with its prompt.
-    decode_tokens : Int64, shape (workers,)
-        Tokens generated.
-    preemptions : Int64, shape (workers,)
-    evictions : Int64, shape (workers,)
-    hosts : records of `HOST_USE`, shape (workers,)
-        Each worker's use of its host pool and links, and the pools; empty where no worker has any.
     end_ns : int
         Time of the last event.
     """
@@ -125,13 +144,4 @@ class Ledger:
     play_last_terminal_ns: Int64
     play_settled_ns: Int64
     play_failed_node: Int32
-    gap_ns: Int64
-    gap_count: Int64
-    passes: Int64
-    busy_ns: Int64
-    prefill_tokens: Int64
-    decode_tokens: Int64
-    preemptions: Int64
-    evictions: Int64
-    hosts: npt.NDArray[np.void]
     end_ns: int

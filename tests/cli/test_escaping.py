@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playproof_spec.findings import printable
 from rich.table import Table
 from rich.text import Text
 
-from playproof import cli
+from playproof import terminal
 from playproof.render import escaped, escaped_json
 
 # Clears a screen, rings, turns the writing around, is an escape of one byte, ends a line, is half a character.
@@ -51,6 +52,17 @@ def test_validate(said: Any, tmp_path: Path, nasty: str, broken: bool, output: s
 
 
 @pytest.mark.parametrize("nasty", NASTY[:-1])
+def test_a_model_makes_one_row(said: Any, tmp_path: Path, nasty: str) -> None:
+    """A name with a line break in it would write a row of its own."""
+    path = tmp_path / "t.jsonl"
+    path.write_text(rows(nasty, broken=False))
+    _, out, _ = said("inspect", str(path))
+    (row,) = [line for line in out.splitlines() if line.startswith("model ")]
+    assert row.endswith(": 2 requests, 8 in, 2 out")
+    assert printable(f"m{nasty}") in row
+
+
+@pytest.mark.parametrize("nasty", NASTY[:-1])
 @pytest.mark.parametrize("output", ["text", "json", "mermaid", "dot"])
 def test_inspect(said: Any, tmp_path: Path, nasty: str, output: str) -> None:
     path = tmp_path / "t.jsonl"
@@ -77,7 +89,7 @@ def test_whatever_a_console_prints_is_escaped(capsys: pytest.CaptureFixture[str]
     table.add_column("\x1b]0;x\x07")
     table.add_row(Text("\u202ex"))
     for thing in ("\x1b[2J", Text("a\x9bb\nc"), table):
-        cli.out.print(thing, markup=False)
+        terminal.out.print(thing, markup=False)
     shown = capsys.readouterr().out
     assert is_safe(shown)
     assert "\\x1b[2J" in shown

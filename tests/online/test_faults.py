@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_server import HEAD, Connection, fake_server, unused_port
+from faults import ASKED, PROMPT, TABLE
 from online_runs import lines_of, replay, trace_of
 
 import playproof as pp
-from playproof.online.client import MAX_LINE_BYTES
 from playproof.online.processes import WorkerProcess
 
 # Wall time within which a run against a server that hangs is over: its silence is a second.
@@ -25,139 +25,67 @@ from playproof.online.processes import WorkerProcess
 SILENCE_S, WATCHDOG_S = 5.0, 300.0
 
 
-def killed_in_the_middle(connection: Connection) -> None:
-    connection.send(HEAD)
-    connection.tokens(2)
-    connection.reset()
-
-
-def closed_in_the_middle(connection: Connection) -> None:
-    connection.send(HEAD)
-    connection.tokens(2)
-    connection.sock.close()
-
-
-def closed_without_an_answer(connection: Connection) -> None:
-    connection.sock.close()
-
-
-def without_an_end(connection: Connection) -> None:
-    connection.send(HEAD)
-    connection.tokens(2)
-    connection.send(b"0\r\n\r\n")
-
-
-def too_many_requests(connection: Connection) -> None:
-    connection.status("429 Too Many Requests", b'{"error": {"message": "slow down"}}')
-
-
-def broken_inside(connection: Connection) -> None:
-    connection.status("500 Internal Server Error", b"<html>oh no</html>", kind="text/html")
-
-
-def moved_elsewhere(connection: Connection) -> None:
-    connection.status("307 Temporary Redirect", b"", extra="location: http://127.0.0.1:1/\r\n")
-
-
-def malformed_event(connection: Connection) -> None:
-    connection.send(HEAD)
-    connection.tokens(1)
-    connection.chunk(b'data: {"choices": [{"te\n\n')
-    connection.done()
-
-
-def malformed_framing(connection: Connection) -> None:
-    connection.send(HEAD)
-    connection.tokens(1)
-    connection.send(b"zz\r\nnot a chunk\r\n")
-
-
-def not_http(connection: Connection) -> None:
-    connection.send(b"220 mail.example ESMTP\r\n")
-    connection.sock.close()
-
-
-def not_a_stream(connection: Connection) -> None:
-    connection.status("200 OK", b'{"choices": [{"text": "hello"}]}')
-
-
-def error_in_the_stream(connection: Connection) -> None:
-    connection.send(HEAD)
-    connection.tokens(1)
-    connection.event({"error": {"message": "the engine died", "code": 500}})
-    connection.done()
-
-
-def endless_line(connection: Connection) -> None:
-    connection.send(HEAD)
-    for _ in range(MAX_LINE_BYTES // 1024 + 64):
-        connection.chunk(b"x" * 1024)
-    connection.hang()
-
-
-def silent(connection: Connection) -> None:
-    connection.hang()
-
-
-def silent_in_the_middle(connection: Connection) -> None:
-    connection.send(HEAD)
-    connection.tokens(2)
-    connection.hang()
-
-
-def refused_as_too_long(connection: Connection) -> None:
-    body = b'{"error": {"message": "too long", "code": "context_length_exceeded"}}'
-    connection.status("400 Bad Request", body)
-
-
-FAULTS: dict[Callable[[Connection], None], tuple[str, str]] = {
-    killed_in_the_middle: ("failed", "the connection broke after 2 tokens"),
-    closed_in_the_middle: ("failed", "the connection broke after 2 tokens"),
-    closed_without_an_answer: ("failed", "the server closed the connection without an answer"),
-    without_an_end: ("failed", "the stream ended before the answer did after 2 tokens"),
-    too_many_requests: ("failed", "the server answered 429: slow down"),
-    broken_inside: ("failed", "the server answered 500: <html>oh no</html>"),
-    moved_elsewhere: ("failed", "the server answered 307: Temporary Redirect"),
-    malformed_event: ("failed", "a chunk of the stream cannot be read"),
-    malformed_framing: ("failed", "the answer is not HTTP"),
-    not_http: ("failed", "not HTTP"),
-    not_a_stream: ("failed", "application/json instead of a stream"),
-    error_in_the_stream: ("failed", "the server gave up: the engine died"),
-    endless_line: ("failed", "a line of the stream is longer"),
-    silent: ("failed", "the server was silent for too long"),
-    silent_in_the_middle: ("failed", "the server was silent for too long after 2 tokens"),
-    refused_as_too_long: ("rejected", "the server answered 400: too long"),
-}
-
-
-@pytest.mark.parametrize("fault", list(FAULTS), ids=lambda fault: fault.__name__)
-def test_a_fault_fails_its_play_and_no_other(fault: Callable[[Connection], None], tmp_path: Path) -> None:
-    """The first request of one play meets the fault; its play ends there, the other runs to its end."""
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """One run, in which the first request of each play but the last meets a fault of the table; lines, and report."""
 
     def answer(connection: Connection) -> None:
-        if len(connection.body["prompt"]) == 32 and connection.body["prompt"][0] == first:
-            fault(connection)
+        # The blocks of the plays' first requests are numbered as they are written, two a play.
+        play = connection.body["prompt"][0] // 2
+        if play < len(TABLE) and len(connection.body["prompt"]) == PROMPT:
+            TABLE[play].send(connection)
         else:
             connection.whole()
 
-    trace = trace_of(tmp_path)
-    first = 0  # the first block of the first play is the first that is written
-    status, cause = FAULTS[fault]
+    trace = trace_of(tmp_path_factory.mktemp("faults"), plays=len(TABLE) + 1, output=ASKED)
     began = time.monotonic()
-    options: dict[str, Any] = {"silence_timeout_seconds": SILENCE_S} if "silent" in fault.__name__ else {}
     with fake_server(answer) as url:
-        report = replay(trace, url, **options)
+        report = replay(trace, url, silence_timeout_seconds=SILENCE_S, request_timeout_seconds=3 * SILENCE_S)
     assert time.monotonic() - began < WATCHDOG_S
-    lines = lines_of(report)
-    assert lines["p0r0"]["terminal_status"] == status
-    assert cause in lines["p0r0"]["cause"]
-    assert "p0r1" not in lines
-    assert [lines[name]["terminal_status"] for name in ("p1r0", "p1r1")] == ["completed", "completed"]
-    figures = report.to_dict()
-    assert figures["skipped_requests"] == 1
-    assert (figures["completed_trajectories"], figures["failed_trajectories"]) == (1, 1)
-    assert figures["online"]["causes"] == {lines["p0r0"]["cause"]: 1}
-    assert figures["num_ttft_samples"] == 2
+    # What is due at once goes by the names of requests, so p10r0 comes before p1r0; here each is named by its row.
+    names = sorted(f"p{number}r0" for number in range(len(TABLE) + 1))
+    rows = {name.removesuffix("r0"): f"row{number}" for number, name in enumerate(names)}
+    return {
+        f"{rows[line['play_id']]}{line['request_id'].removeprefix(line['play_id'])}": line
+        for line in report.request_dicts()
+    }, report.to_dict()
+
+
+def test_the_table_has_its_size() -> None:
+    assert len({fault.name for fault in TABLE}) == len(TABLE) >= 70
+
+
+@pytest.mark.parametrize("number", range(len(TABLE)), ids=[fault.name for fault in TABLE])
+def test_a_fault_ends_its_request_and_no_other(number: int, ended: Any) -> None:
+    """It ends in its state, with a cause in words; its play ends there, or goes on if it is an answer."""
+    fault, lines = TABLE[number], ended[0]
+    line = lines[f"row{number}r0"]
+    assert (line["terminal_status"], line["cause"]) == (fault.state, line["cause"])
+    if fault.cause is None:
+        assert line["cause"] is None
+    else:
+        assert fault.cause in line["cause"]
+        assert line["cause"].isprintable()
+        assert not re.match(r"[A-Za-z.]*(Error|Exception)\b", line["cause"])
+    if fault.state == "completed":
+        assert lines[f"row{number}r1"]["terminal_status"] == "completed"
+    else:
+        assert f"row{number}r1" not in lines
+
+
+def test_a_run_with_every_fault_adds_up(ended: Any) -> None:
+    lines, figures = ended
+    good = sum(fault.state == "completed" for fault in TABLE)
+    assert (figures["completed_trajectories"], figures["total_trajectories"]) == (good + 1, len(TABLE) + 1)
+    assert figures["skipped_requests"] == len(TABLE) - good
+    assert figures["completed_requests"] == 2 * (good + 1)
+    assert figures["online"]["ended_by"] == "completion"
+    assert all(line["first_admission_reused_input_tokens"] in (None, 0) for line in lines.values())
+
+
+def test_an_empty_first_event_is_no_token(ended: Any) -> None:
+    number = next(i for i, fault in enumerate(TABLE) if fault.name == "an empty event first")
+    assert ended[0][f"row{number}r0"]["ttft_ms"] >= 300.0
 
 
 def test_connection_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from playproof_spec.graph import Trigger
 
 import playproof as pp
 from playproof.cli import main
-from playproof.online import MissingExtra, client, require_extra
+from playproof.online import MissingExtra, client, require_extra, stream
 from playproof.online import options as online_options
 from playproof.online.driver import Lateness
 from playproof.online.prompts import Encoding
@@ -295,7 +295,7 @@ def test_lateness_is_counted() -> None:
 def test_times_are_stamped_where_bytes_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parser takes its time between the arrival of bytes and their being read: the stamp is of the arrival."""
     waited: list[int] = []
-    received, feed = ResponseHandler.data_received, client._Reading.feed
+    received, feed = ResponseHandler.data_received, stream.Reading.feed
 
     def busy(self: Any, data: bytes) -> None:
         received(self, data)
@@ -306,7 +306,7 @@ def test_times_are_stamped_where_bytes_arrive(tmp_path: Path, monkeypatch: pytes
         return feed(self, data, at)
 
     monkeypatch.setattr(ResponseHandler, "data_received", busy)
-    monkeypatch.setattr(client._Reading, "feed", noted)
+    monkeypatch.setattr(stream.Reading, "feed", noted)
 
     def answer(connection: Connection) -> None:
         connection.send(HEAD)

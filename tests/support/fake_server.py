@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import socketserver
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -73,8 +74,10 @@ class Connection:
 
 
 @contextlib.contextmanager
-def fake_server(answer: Answer) -> Iterator[str]:
-    """Run a server whose completions are `answer`; gives its URL."""
+def fake_server(
+    answer: Answer, *, models: bytes = b'{"data":[{"id":"fake"}]}', tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
+    """Run a server whose completions are `answer`, and which names `models`; gives its URL."""
     released = threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):
@@ -87,7 +90,7 @@ def fake_server(answer: Answer) -> Iterator[str]:
                     path, body = request
                     connection = Connection(self.request, path, body, released)
                     if path == "/v1/models":
-                        connection.status("200 OK", b'{"data":[{"id":"fake"}]}')
+                        connection.status("200 OK", models)
                     else:
                         answer(connection)
 
@@ -96,11 +99,20 @@ def fake_server(answer: Answer) -> Iterator[str]:
         daemon_threads = True
         request_queue_size = 128
 
+        def get_request(self) -> tuple[socket.socket, Any]:
+            sock, address = super().get_request()
+            if tls is None:
+                return sock, address
+            try:
+                return tls.wrap_socket(sock, server_side=True), address
+            except ssl.SSLError as error:  # a client that does not trust us
+                raise OSError(str(error)) from None
+
     with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
+            yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
         finally:
             released.set()
             server.shutdown()

@@ -13,7 +13,7 @@ from playproof_kernel.ground.arrays import NONE, READY, WAITING, Sim
 from playproof_kernel.ground.jit import compiled, constant
 from playproof_kernel.ground.transitions import REQUEST_TABLE, advance
 from playproof_kernel.host import offload
-from playproof_kernel.memory import cache_events
+from playproof_kernel.memory import cache_events, conservation
 
 for _engine in (vllm.ENGINE, vllm_async.ENGINE, sglang.ENGINE, sglang_overlap.ENGINE):
     ENGINES.register(_engine)
@@ -68,6 +68,7 @@ def enqueue(sim: Sim, worker: int, request: int) -> None:
 def apply_passes(sim: Sim, worker: int, number: int) -> None:
     """End the first `number` passes of the current step of `worker`, which publishes what it did in them."""
     _apply_passes(sim, worker, number)
+    conservation.assert_conserved(sim, worker)
     cache_events.publish(sim, worker)
 
 

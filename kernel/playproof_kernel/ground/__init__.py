@@ -19,7 +19,7 @@ timers
     Heaps of (time, node).
 buckets
     Hash tables with chained buckets.
-pages
+key_groups
     An index for keys that are asked for one after another.
 lifecycle
     Engine requests: admission, preemption, end, what they hold.

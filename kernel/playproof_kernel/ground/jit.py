@@ -8,9 +8,9 @@ a property test says so.
 
 from __future__ import annotations
 
-from playproof_native import by_reference, compiled, compiled_entry, constant
+from playproof_native import by_reference, compiled, compiled_entry, constant, interpreted_only
 
-__all__ = ["ONE", "ZERO", "by_reference", "compiled", "compiled_entry", "constant", "natural"]
+__all__ = ["ONE", "ZERO", "by_reference", "compiled", "compiled_entry", "constant", "interpreted_only", "natural"]
 
 ZERO, ONE = constant(0), constant(1)
 

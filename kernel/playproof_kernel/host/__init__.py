@@ -7,7 +7,7 @@ Modules
 host_pool
     A pool in host memory: blocks, pins, the eviction order.
 host_links
-    How fast copies to and from a shared pool move, and when they end.
+    How fast transfers to and from a shared pool move, and when they end.
 offload
-    Stores, loads, fences, and who is set aside for them.
+    Stores, loads, fences, and which requests are deferred for them.
 """

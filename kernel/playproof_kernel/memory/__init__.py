@@ -14,4 +14,6 @@ prompt_keys
     The keys of a prompt's blocks.
 cache_events
     What caches have stored and removed, and what of it has been told.
+conservation
+    What is asserted of a pool at the end of every interpreted pass.
 """

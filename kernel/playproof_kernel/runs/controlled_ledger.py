@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from playproof_spec.graph import Graph
-from playproof_spec.ledger import NEVER, Float64, Int64
+from playproof_spec.ledger import NEVER, Float64, Int64, RunTotals
 from playproof_spec.machines import NodeState, PhaseState, RequestState
 
 from playproof_kernel.checks.translation import (
@@ -44,8 +43,10 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ControlledLedger:
+class ControlledLedger(RunTotals):
     """What happened under the run controls. Times are nanoseconds from the run's origin; NEVER (-1) stands for never.
+
+    Of the totals, workers' figures count from the barrier on; preparation asks for one token and has no gaps.
 
     Attributes
     ----------
@@ -80,12 +81,6 @@ class ControlledLedger:
         The earliest dispatch, and the latest end, of a completed request.
     ttft_ns, e2e_ns, ttst_ns, tpot_ns : Float64, shape (samples,)
         Of completed requests with a token, the latter two with two; in the order of events.
-    gap_ns, gap_count : Int64, shape (gaps,)
-        As in a finite ledger; preparation asks for one token and has none.
-    hosts : records of `ledger.HOST_USE`, shape (workers,)
-        Each worker's host pool, over the whole run; empty where no worker has any.
-    passes, busy_ns, prefill_tokens, decode_tokens, preemptions, evictions : Int64, shape (workers,)
-        From the barrier on.
     captured : Captured or None
     """
 
@@ -120,15 +115,6 @@ class ControlledLedger:
     e2e_ns: Float64
     ttst_ns: Float64
     tpot_ns: Float64
-    gap_ns: Int64
-    gap_count: Int64
-    passes: Int64
-    busy_ns: Int64
-    prefill_tokens: Int64
-    decode_tokens: Int64
-    preemptions: Int64
-    evictions: Int64
-    hosts: npt.NDArray[np.void]
     captured: Captured | None
 
     @property
