@@ -29,7 +29,7 @@ SHOWN_BY = {
     "whole_batches": "replay-sglang-full-sticks",
     "sorted_batch": "replay-sglang-retraction",
     "late_places": "replay-sglang-retraction",
-    "spare_groups": "replay-sglang-page-each",
+    "spare_pages": "replay-sglang-page-each",
     "fixed_nodes": "replay-sglang-prompt-and-output",
     "whole_leaves": "replay-sglang-eviction",
 }

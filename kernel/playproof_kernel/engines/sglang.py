@@ -312,7 +312,7 @@ def plan_macro(sim: Sim, worker: int) -> None:
 def _decode(sim: Sim, worker: int, number: int, end: int) -> None:
     """Give every running request that wants tokens `number` of them, the last at `end`."""
     record = sim.workers[worker]
-    if config_of(sim, worker).spare_groups != 0:
+    if config_of(sim, worker).spare_pages != 0:
         sglang_own.evict_ahead(sim, worker, number)
     claim(sim, worker, growth(sim, worker, number))
     if number > 1:

@@ -31,7 +31,7 @@ class RuleSet:
     late_places : bool
         The place of a token is taken in the pass that computes it, not in the one that generates it; at the end of a
         prefill pass requests are dealt with one after another.
-    spare_groups : bool
+    spare_pages : bool
         A decode pass evicts until there is a page for every request, not only for those that need one.
     fixed_nodes : bool
         What one insert adds to the tree is a node for good, and prompt and output are nodes apart; else a leaf that
@@ -46,7 +46,7 @@ class RuleSet:
     whole_batches: bool
     sorted_batch: bool
     late_places: bool
-    spare_groups: bool
+    spare_pages: bool
     fixed_nodes: bool
     whole_leaves: bool
     ratio_most: float
@@ -58,7 +58,7 @@ RULE_SETS = {
         whole_batches=True,
         sorted_batch=True,
         late_places=True,
-        spare_groups=True,
+        spare_pages=True,
         fixed_nodes=True,
         whole_leaves=True,
         ratio_most=1.0,
@@ -68,7 +68,7 @@ RULE_SETS = {
         whole_batches=False,
         sorted_batch=False,
         late_places=False,
-        spare_groups=False,
+        spare_pages=False,
         fixed_nodes=False,
         whole_leaves=False,
         ratio_most=float("inf"),

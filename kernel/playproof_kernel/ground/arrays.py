@@ -467,7 +467,7 @@ class Config(Record):
     whole_batches: i8 = 0
     sorted_batch: i8 = 0
     late_places: i8 = 0
-    spare_groups: i8 = 0
+    spare_pages: i8 = 0
     fixed_nodes: i8 = 0
     whole_leaves: i8 = 0
     ignore_eos: i8 = 0
