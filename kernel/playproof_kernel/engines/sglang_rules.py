@@ -24,7 +24,7 @@ class RuleSet:
         Admission settles a whole batch before it evicts for it: a candidate's cached prefix is no room, one page more
         is kept for each, a prompt that is cut has to fit as a whole and then goes on unweighed, the input budget stops
         once it is exceeded, an admitted request is charged its full output, every look is a use of the prefix, and
-        after one that did not fit nobody is looked at until a request leaves.
+        after one that did not fit no other is looked at until a request leaves.
     sorted_batch : bool
         A retraction evicts all that it can first, sorts the running requests, by most output, then by the shorter
         prompt, and takes the last; they stay sorted. Else the first of those with the least output goes.
@@ -35,7 +35,7 @@ class RuleSet:
         A decode pass evicts until there is a page for every request, not only for those that need one.
     fixed_nodes : bool
         What one insert adds to the tree is a node for good, and prompt and output are nodes apart; else a leaf that
-        nobody else uses is prolonged.
+        no other request uses is prolonged.
     whole_leaves : bool
         Leaves are evicted whole; else pages from their end, as many as needed.
     ratio_most : float
