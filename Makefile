@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test oldest check bench fuzz exhaustive watch mutants docs setup running clean
+.PHONY: demo test oldest check bench fuzz exhaustive watch coverage mutants docs setup running clean
 
 # What running needs, and what development needs besides.
 setup: $(VENV)/.developing
@@ -60,6 +60,15 @@ watch: setup
 	NUMBA_DISABLE_JIT=1 PLAYPROOF_MONITOR=1 HYPOTHESIS_PROFILE=watched $(BIN)/pytest -n auto --dist worksteal -q tests/properties \
 		-m "not unwatched" --ignore tests/properties/test_interpreted.py --ignore tests/properties/test_monitor.py \
 		--ignore tests/properties/test_fuzz_files.py --ignore tests/properties/test_fuzz_sessions.py
+
+# How much of the kernel, interpreted, the tests of its rules reach: lines and branches.
+coverage: setup
+	NUMBA_DISABLE_JIT=1 HYPOTHESIS_PROFILE=watched $(BIN)/coverage run --branch --source=kernel -m pytest -q -p no:xdist \
+		-m "not unwatched" tests/unit/test_goldens_of_replay.py tests/unit/test_goldens_of_controls.py \
+		tests/unit/test_scheduling.py tests/unit/test_sglang_rules.py tests/properties/test_disaggregated.py \
+		tests/properties/test_host_memory.py tests/properties/test_live.py tests/properties/test_pressure.py \
+		tests/properties/test_router.py tests/properties/test_run_controls.py
+	$(BIN)/coverage report --skip-covered
 
 # One fault at a time in a copy of the project: the tests named for it must fail. ONLY="kernel-12 spec" tries some.
 mutants: setup

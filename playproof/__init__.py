@@ -14,9 +14,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from playproof_spec import Certificate, Finding, Findings, InvalidInput, Obligation, ProvenGraph, Severity, Where
+
     from playproof.api import InvalidTrace, Validation, check, fuzz, load, replay, replay_online, run, validate
     from playproof.checking import Verdict, check_lines
+    from playproof.comparing import Cause, Comparison, compare
     from playproof.config import Configuration, read_configuration
+    from playproof.controlled import ControlledReport
     from playproof.deployment import (
         DecodeRole,
         Deployment,
@@ -33,8 +37,14 @@ if TYPE_CHECKING:
         Speculation,
         Transfer,
     )
+    from playproof.explaining import Explanation, NoSuchRequest
+    from playproof.fuzzing import Tried
+    from playproof.goodput import Sla
+    from playproof.online import MissingExtra
     from playproof.online.options import OnlineOptions, PromptFormat
+    from playproof.online.report import OnlineControlledReport, OnlineReport
     from playproof.report import Report, Trajectories
+    from playproof.tables import MissingHtml, MissingTables
 
 __version__ = version("playproof")
 
@@ -51,8 +61,16 @@ _HOMES = {
         "run",
         "validate",
     ),
-    "playproof.checking": ("Verdict", "check_lines"),
-    "playproof.config": ("Configuration", "read_configuration"),
+    "playproof.checking": (
+        "Verdict",
+        "check_lines",
+    ),
+    "playproof.comparing": ("Cause", "Comparison", "compare"),
+    "playproof.config": (
+        "Configuration",
+        "read_configuration",
+    ),
+    "playproof.controlled": ("ControlledReport",),
     "playproof.deployment": (
         "DecodeRole",
         "Deployment",
@@ -69,36 +87,79 @@ _HOMES = {
         "Speculation",
         "Transfer",
     ),
+    "playproof.explaining": ("Explanation", "NoSuchRequest"),
+    "playproof.fuzzing": ("Tried",),
+    "playproof.goodput": ("Sla",),
+    "playproof.online": ("MissingExtra",),
     "playproof.online.options": ("OnlineOptions", "PromptFormat"),
-    "playproof.report": ("Report", "Trajectories"),
+    "playproof.online.report": (
+        "OnlineControlledReport",
+        "OnlineReport",
+    ),
+    "playproof.report": (
+        "Report",
+        "Trajectories",
+    ),
+    "playproof.tables": ("MissingHtml", "MissingTables"),
+    "playproof_spec": (
+        "Certificate",
+        "Finding",
+        "Findings",
+        "InvalidInput",
+        "Obligation",
+        "ProvenGraph",
+        "Severity",
+        "Where",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Cause",
+    "Certificate",
+    "Comparison",
     "Configuration",
+    "ControlledReport",
     "DecodeRole",
     "Deployment",
     "Disaggregated",
+    "Explanation",
+    "Finding",
+    "Findings",
     "FixedTiming",
     "HostOffload",
     "InvalidDeployment",
+    "InvalidInput",
     "InvalidTrace",
     "KvRouter",
     "Load",
+    "MissingExtra",
+    "MissingHtml",
+    "MissingTables",
+    "NoSuchRequest",
+    "Obligation",
+    "OnlineControlledReport",
     "OnlineOptions",
+    "OnlineReport",
     "PolynomialTiming",
     "PrefillRole",
     "Profile",
     "PromptFormat",
+    "ProvenGraph",
     "Report",
     "RoundRobin",
+    "Severity",
+    "Sla",
     "Speculation",
     "Trajectories",
     "Transfer",
+    "Tried",
     "Validation",
     "Verdict",
+    "Where",
     "check",
     "check_lines",
+    "compare",
     "fuzz",
     "load",
     "read_configuration",

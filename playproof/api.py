@@ -24,6 +24,7 @@ from playproof.config import Basis, Configuration, Marker, read_configuration
 from playproof.controlled import ControlledReport
 from playproof.deployment import LOAD_NAMES, AnyDeployment, Deployment, InvalidDeployment, Load
 from playproof.fit import contradictions, fit, misoffered
+from playproof.goodput import Sla
 from playproof.online.options import OnlineOptions
 from playproof.report import Report
 
@@ -243,6 +244,7 @@ def replay(
     progress: Progress | None = None,
     compile: Setting | None = None,
     engine: Engine = "kernel",
+    sla: Sla | None = None,
 ) -> Report:
     """Replay a proven trace on a simulated deployment.
 
@@ -263,6 +265,8 @@ def replay(
     engine : {"kernel", "reference"}
         Who replays: the kernel, or the executable specification (reference/README.md), which is for small traces and
         has no run controls. Results are the same.
+    sla : Sla, optional
+        Bounds that the report counts goodput by; they change nothing else.
 
     Returns
     -------
@@ -274,7 +278,8 @@ def replay(
         When the load does not belong to the kind of trace, the replay could outlast the clock, the trace contradicts
         itself at a snapshot's cut, or the engine does not have a setting.
     """
-    return _replay(trace, deployment or Deployment(), load or Load(), PLACES, per_request, progress, compile, engine)
+    deployment, load = deployment or Deployment(), load or Load()
+    return _replay(trace, deployment, load, PLACES, per_request, progress, compile, engine, sla)
 
 
 def replay_configured(
@@ -291,7 +296,11 @@ def replay_configured(
     Parameters and exceptions are those of :func:`replay`.
     """
     places = configuration.places or PLACES
-    return _replay(trace, configuration.deployment, configuration.load, places, per_request, progress, compile, engine)
+    deployment, load, sla = configuration.deployment, configuration.load, configuration.sla
+    report = _replay(trace, deployment, load, places, per_request, progress, compile, engine, sla)
+    for note in configuration.notes:
+        report.findings.add(note)
+    return report
 
 
 def _unfit(graph: Graph, deployment: AnyDeployment, load: Load, places: Mapping[str, Where]) -> Findings:
@@ -310,11 +319,17 @@ def _replay(
     progress: Progress | None,
     compile: Setting | None,
     engine: Engine,
+    sla: Sla | None,
 ) -> Report:
     if engine == "reference":
-        return _replay_slowly(trace, deployment, load, places, per_request)
-    with machine_code.replaying(compile, trace.graph, machine_code.ReplayJob(deployment, load)):
-        return _replay_so(trace, deployment, load, places, per_request, progress)
+        report = _replay_slowly(trace, deployment, load, places, per_request)
+    else:
+        # Under run controls bounds are held against captured requests.
+        capture = per_request or sla is not None
+        with machine_code.replaying(compile, trace.graph, machine_code.ReplayJob(deployment, load)):
+            report = _replay_so(trace, deployment, load, places, per_request, capture, progress)
+    report.sla = sla
+    return report
 
 
 def _replay_slowly(
@@ -344,6 +359,7 @@ def _replay_so(
     load: Load,
     places: Mapping[str, Where],
     per_request: bool,
+    capture: bool,
     progress: Progress | None,
 ) -> Report:
     from playproof_kernel import UnfitLoad, simulate
@@ -357,7 +373,7 @@ def _replay_so(
     if load.snapshot_seed is not None:
         try:
             controlled = simulate_controlled(
-                trace, deployment.to_spec(), load.to_spec(), capture=per_request, progress=progress
+                trace, deployment.to_spec(), load.to_spec(), capture=capture, progress=progress
             )
         except (InvalidSnapshot, UnfitLoad) as refused:
             findings.extend(refused.findings)
@@ -439,6 +455,7 @@ def replay_online(
     places: Mapping[str, Where] = PLACES,
     per_request: bool = True,
     progress: Progress | None = None,
+    sla: Sla | None = None,
     keep: Callable[[OnlineReport | OnlineControlledReport], object] | None = None,
 ) -> OnlineReport | OnlineControlledReport:
     """Replay a proven trace on the wall clock, against mock workers or real servers (docs/online.md).
@@ -453,7 +470,7 @@ def replay_online(
     options : OnlineOptions, optional
     places : mapping of str to Where
         Where the settings stand, for findings: `Configuration.places`.
-    per_request, progress
+    per_request, progress, sla
         As for :func:`replay`.
     keep : callable, optional
         Called with the report before mock workers are stopped, and before a signal can interrupt.
@@ -472,15 +489,20 @@ def replay_online(
     require_extra()
     from playproof.online import replay as online
 
+    def bounded(report: OnlineReport | OnlineControlledReport) -> None:
+        report.sla = sla
+        if keep is not None:
+            keep(report)
+
     return online.replay_online(
         trace,
         deployment or Deployment(),
         load or Load(),
         options or OnlineOptions(),
         places,
-        per_request=per_request,
+        per_request=per_request or sla is not None,
         progress=progress,
-        keep=keep,
+        keep=bounded,
     )
 
 

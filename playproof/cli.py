@@ -1,22 +1,23 @@
-"""The command line: validate, lower, inspect, replay, check, fuzz, serve, warm, machines.
+"""The command line: validate, lower, inspect, replay, explain, compare, check, fuzz, serve, warm, machines.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 proven (or done), 1 findings of severity
-error, 2 usage or an unreadable file, 70 a fault of ours, 130 interrupted with partial results.
+error, 2 usage or an unreadable file, 3 below a threshold that was asked for, 70 a fault of ours, 130 interrupted with
+partial results.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -26,12 +27,13 @@ from playproof_spec.findings import Findings, InvalidInput, Severity, printable
 from playproof_spec.graph import Graph
 from playproof_spec.machines import MACHINES
 from playproof_spec.obligation import PROVEN
-from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.segment import Segment
+from typer.core import TyperGroup
 
-from playproof import api
+from playproof import api, tables
 from playproof.checking.verdict import CHECK_SCHEMA
+from playproof.commands.compare import EXIT_MISSED, compare
+from playproof.commands.starting import demo, init, schema
 from playproof.config import (
     DEFAULT_CONFIGURATION,
     READERS,
@@ -42,6 +44,8 @@ from playproof.config import (
     read_configuration,
 )
 from playproof.deployment import Deployment, InvalidDeployment
+from playproof.files import left_by_another_run
+from playproof.goodput import least_share
 from playproof.online import MissingExtra, require_extra
 from playproof.online.options import SILENCE_TIMEOUT_S, OnlineOptions, PromptFormat
 from playproof.render import (
@@ -60,6 +64,9 @@ from playproof.render import (
 )
 from playproof.report import Report
 from playproof.sarif import to_sarif
+from playproof.short import Short, share_of
+from playproof.tables import MissingHtml, MissingTables
+from playproof.terminal import err, out, print_json, print_text, say
 
 if TYPE_CHECKING:
     from playproof_native.modes import Setting
@@ -80,33 +87,27 @@ UNREADABLE = frozenset({"path-missing", "file-unreadable"})
 # Shorter work needs no progress.
 PROGRESS_AFTER_S = 1.0
 
+
+class _Commands(TyperGroup):
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command whose help says `[default: …]` as it is written: Rich takes brackets for markup."""
+        command: Any = super().get_command(ctx, cmd_name)
+        for parameter in command.params if command is not None else ():
+            if text := getattr(parameter, "help", None):
+                parameter.help = _BRACKET.sub(r"\\[", text)
+        return command
+
+
+# A bracket that is not escaped yet.
+_BRACKET = re.compile(r"(?<!\\)\[")
+
 app = typer.Typer(
     name="playproof",
+    cls=_Commands,
     help="Validate, prove and replay agentic LLM workloads on a simulated serving deployment.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-def _deafen(stream: TextIO) -> None:
-    """Send what is still printed to nowhere: whoever read it has seen enough, and the verdict stays the verdict."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-class _Console(Console):
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render with what a terminal would act upon escaped: names, ids and paths come from foreign files."""
-        for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else escaped(text), style, control)
-
-    def on_broken_pipe(self) -> None:
-        """Go on without a reader; Rich would leave with 1, which says that there are errors."""
-        _deafen(sys.stderr if self.stderr else sys.stdout)
-
-
-out = _Console(soft_wrap=True, highlight=False)
-err = _Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 class Output(StrEnum):
@@ -118,6 +119,12 @@ class Output(StrEnum):
 class CheckOutput(StrEnum):
     text = "text"
     json = "json"
+
+
+class Lines(StrEnum):
+    jsonl = "jsonl"
+    csv = "csv"
+    parquet = "parquet"
 
 
 class View(StrEnum):
@@ -184,6 +191,13 @@ CompileOption = Annotated[
         help="Wait for machine code that is not kept, or run interpreted [default: auto, by the size of the work].",
     ),
 ]
+WorkersOption = Annotated[
+    str | None, typer.Option("--workers", metavar="N", help="Workers; PREFILL+DECODE for a pair, such as 1+3.")
+]
+LanesOption = Annotated[int | None, typer.Option("--lanes", min=1, help="Plays at once.")]
+BlocksOption = Annotated[
+    str | None, typer.Option("--blocks", metavar="N", help="KV blocks of each worker; PREFILL+DECODE for a pair.")
+]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="A YAML configuration.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="a.b.c=value: put over the configuration.")]
 
@@ -199,36 +213,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         modes.default_setting()
     except ValueError as error:
-        return _say(str(error), EXIT_USAGE)
+        return say(str(error), EXIT_USAGE)
     try:
         app(args=arguments, prog_name="playproof")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
-    except MissingExtra as missing:
-        return _say(str(missing), EXIT_USAGE)
+    except (MissingExtra, MissingTables, MissingHtml) as missing:
+        return say(str(missing), EXIT_USAGE)
     except InvalidInput as refused:
         print_findings(err, refused.findings)
         print_verdict(err, refused.findings, "refused")
         return EXIT_FINDINGS
     except OSError as error:
         name = f"{error.filename}: " if error.filename is not None else ""
-        return _say(f"{name}{error.strerror or error}", EXIT_USAGE)
+        return say(f"{name}{error.strerror or error}", EXIT_USAGE)
     except MemoryError:
-        return _say("there is not enough memory for this; take fewer files at a time", EXIT_USAGE)
+        return say("there is not enough memory for this; take fewer files at a time", EXIT_USAGE)
     except Exception as error:
         return _our_fault(error)
     return 0
 
 
-def _say(message: str, code: int) -> int:
-    err.print(f"playproof: {message}", markup=False)
-    return code
-
-
 def _our_fault(error: Exception) -> int:
     if os.environ.get("PLAYPROOF_TRACEBACK"):
         err.print_exception()
-    return _say(
+    return say(
         f"internal error ({type(error).__name__}: {error})\n"
         "This is a fault of playproof, not of your input. Please report it with the command you ran and what\n"
         "`PLAYPROOF_TRACEBACK=1 playproof …` prints; `playproof --version` says which version it is.",
@@ -281,12 +290,14 @@ def validate(
             places=settings.places if settings is not None else api.PLACES,
             compile=_setting(compile),
         )
+    for note in settings.notes if settings is not None else ():
+        result.findings.add(note)
     if output is Output.text:
         _print_validation(result)
     elif output is Output.json:
-        _print_json(_validation_dict(result))
+        print_json(_validation_dict(result))
     else:
-        _print_json(to_sarif(result.findings))
+        print_json(to_sarif(result.findings))
     if not result.ok:
         raise typer.Exit(_refusal(result.findings))
 
@@ -377,7 +388,7 @@ def inspect(
         return
     figures = inspect_graph(graph, findings).to_dict()
     if output is View.json:
-        _print_json(figures)
+        print_json(figures)
     else:
         print_inspection(out, figures)
         print_findings(out, findings)
@@ -395,7 +406,7 @@ def _draw(graph: Graph, name: str | None, output: View) -> None:
         )
         raise typer.BadParameter(message, param_hint="--play")
     draw = picture.mermaid if output is View.mermaid else picture.dot
-    _print_text(escaped(draw(graph, play)) + "\n")
+    print_text(escaped(draw(graph, play)) + "\n")
 
 
 @app.command()
@@ -403,8 +414,20 @@ def replay(
     paths: Annotated[list[Path] | None, typer.Argument(help="Traces, instead of the configuration's.")] = None,
     config: ConfigOption = None,
     settings: SetOption = None,
+    workers: WorkersOption = None,
+    lanes: LanesOption = None,
+    blocks: BlocksOption = None,
     out_folder: Annotated[Path | None, typer.Option("--out", help="Folder for report.json.")] = None,
-    per_request: Annotated[bool, typer.Option("--per-request", help="Also write requests.jsonl.")] = False,
+    per_request: Annotated[bool, typer.Option("--per-request", help="Also write a file of all requests.")] = False,
+    format: Annotated[Lines, typer.Option(help="Of the file of all requests.")] = Lines.jsonl,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write a trace for Perfetto or Chrome to this file; .gz compresses it.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one page with charts to this file.")] = None,
+    fail_under: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Exit with 3 if less than this share, such as 95%, holds evaluation.sla."),
+    ] = None,
     check_run: Annotated[
         bool, typer.Option("--check", help="Check the run with the independent checker; the report has its verdict.")
     ] = False,
@@ -461,19 +484,21 @@ def replay(
     if online and engine is Engine.reference:
         raise typer.BadParameter("the reference does not replay online", param_hint="--engine")
     if per_request and out_folder is None:
-        raise typer.BadParameter("--per-request needs --out, the folder for requests.jsonl", param_hint="--per-request")
-    configuration = _configuration(config, settings or [])
+        raise typer.BadParameter("--per-request needs --out, the folder for its file", param_hint="--per-request")
+    configuration = _configuration(config, settings or [], Short(workers, lanes, blocks))
+    threshold = _threshold(fail_under, configuration)
     proven = _proven(configuration, paths, skip_bad, exclude, follow_links, compile)
     if out_folder is not None:
-        out_folder.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is told before a long replay
+        _prepare(out_folder, (f"requests.{format.value}",) if per_request else ())
+    _prepare_views(format if per_request else None, timeline, html)
     written: list[Path] = []
 
     def keep(report: Report) -> None:
         if out_folder is not None:
-            written[:] = report.write(out_folder, per_request=per_request)
+            written[:] = report.write(out_folder, per_request=per_request, format=format.value)
 
     with _replay_progress() as progress:
-        captured = per_request or check_run
+        captured = per_request or check_run or timeline is not None or html is not None
         report = _replayed(proven, configuration, options, captured, progress, _setting(compile), engine, keep)
     verdict = _checked(report) if check_run else None
     if report.findings.warnings and not as_json:
@@ -483,8 +508,12 @@ def replay(
         err.print(f"{told} ({counts}); `playproof validate --config` shows them", markup=False)
     if not written or verdict is not None:
         keep(report)
+    if timeline is not None and report.valid:
+        written.append(report.write_timeline(timeline))
+    if html is not None and report.valid:
+        written.append(report.write_html(html))
     if as_json:
-        _print_text(escaped_json(report.to_json().decode()))
+        print_text(escaped_json(report.to_json().decode()))
     else:
         print_report(out, report.to_dict())
         if verdict is not None:
@@ -500,6 +529,8 @@ def replay(
         raise typer.Exit(EXIT_FINDINGS)
     if online:
         _leave_online(report, fail_on)
+    if threshold is not None:
+        _hold(report, threshold)
 
 
 def _leave_online(report: Report, fail_on: FailOn | None) -> None:
@@ -515,6 +546,80 @@ def _leave_online(report: Report, fail_on: FailOn | None) -> None:
     if why:
         err.print(f"playproof: {why}", markup=False)
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def _prepare(folder: Path, written: Sequence[str]) -> None:
+    """Make the folder of a run; what cannot be made, or written there, is told before a long replay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    left_by_another_run(folder, written)
+
+
+def _prepare_views(format: Lines | None, timeline: Path | None, html: Path | None) -> None:
+    """Tell before a long replay what is not installed, and what folder cannot be made."""
+    if format is not None:
+        tables.require(format.value)
+    if html is not None:
+        from playproof import page
+
+        page.require()
+    for path in (timeline, html):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _threshold(text: str | None, configuration: Configuration) -> float | None:
+    """Return the share below which a run fails, None where none is asked for."""
+    if text is None:
+        return None
+    share = share_of(text)
+    if share is None:
+        raise typer.BadParameter(f"{text!r} is no share: write 95% or 0.95", param_hint="--fail-under")
+    if configuration.sla is None:
+        raise typer.BadParameter("needs bounds: set evaluation.sla, such as ttft_ms", param_hint="--fail-under")
+    return share
+
+
+def _hold(report: Report, threshold: float) -> None:
+    """Leave with an exit code of its own if less than the threshold holds the bounds."""
+    share = least_share(report.to_dict())
+    if share is None or share < threshold:
+        found = "nothing that shows it" if share is None else f"{share:.2%}"
+        err.print(f"goodput is under {threshold:.2%}: {found} holds the bounds", markup=False)
+        raise typer.Exit(EXIT_MISSED)
+
+
+@app.command()
+def explain(
+    request: Annotated[str, typer.Argument(help="A request's id, or `slowest`.")],
+    paths: Annotated[list[Path] | None, typer.Argument(help="Traces, instead of the configuration's.")] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    workers: WorkersOption = None,
+    lanes: LanesOption = None,
+    blocks: BlocksOption = None,
+    skip_bad: SkipBadOption = False,
+    exclude: ExcludeOption = None,
+    follow_links: FollowOption = False,
+    output: Annotated[CheckOutput, typer.Option(help="What to print.")] = CheckOutput.text,
+    compile: CompileOption = None,
+) -> None:
+    """Replay, and say what a request waited for: which edge, queue or transfer decided it."""
+    from playproof.explaining import NoSuchRequest
+
+    configuration = _configuration(config, settings or [], Short(workers, lanes, blocks))
+    proven = _proven(configuration, paths, skip_bad, exclude, follow_links, compile)
+    with _replay_progress() as progress:
+        report = _replayed(
+            proven, configuration, None, True, progress, _setting(compile), Engine.kernel, lambda report: None
+        )
+    try:
+        explanation = report.explain(request)
+    except NoSuchRequest as error:
+        raise typer.BadParameter(str(error), param_hint="REQUEST") from None
+    if output is CheckOutput.json:
+        print_json(explanation.to_dict())
+    else:
+        out.print(str(explanation), markup=False)
 
 
 def _proven(
@@ -591,7 +696,7 @@ def check(
     if output is CheckOutput.json:
         findings = [msgspec.to_builtins(item) for item in verdict.findings.items]
         counts = verdict.findings.counts
-        _print_json({"schema": CHECK_SCHEMA, **verdict.summary(), "counts": counts, "findings": findings})
+        print_json({"schema": CHECK_SCHEMA, **verdict.summary(), "counts": counts, "findings": findings})
     else:
         print_findings(out, verdict.findings)
         print_rules(out, verdict)
@@ -698,10 +803,11 @@ def _replayed(
             places=configuration.places or api.PLACES,
             per_request=per_request,
             progress=progress,
+            sla=configuration.sla,
             keep=keep,
         )
     except (UnusableEndpoint, WorkerFault, ValueError) as error:
-        raise typer.Exit(_say(str(error), EXIT_USAGE)) from None
+        raise typer.Exit(say(str(error), EXIT_USAGE)) from None
 
 
 @app.command()
@@ -751,9 +857,9 @@ def serve(
                 out.print(f"serving {worker.url}/v1", markup=False)
             died = _wait_for_a_signal(running)
     except WorkerFault as error:
-        raise typer.Exit(_say(str(error), EXIT_USAGE)) from None
+        raise typer.Exit(say(str(error), EXIT_USAGE)) from None
     if died:
-        raise typer.Exit(_say(died, EXIT_OURS))
+        raise typer.Exit(say(died, EXIT_OURS))
 
 
 def _wait_for_a_signal(running: Sequence[WorkerProcess]) -> str:
@@ -823,6 +929,10 @@ def warm(
     out.print(f"{what}; it lies in {machine_code.folder()}", markup=False)
 
 
+for _command in (compare, init, schema, demo):
+    app.command()(_command)
+
+
 @contextlib.contextmanager
 def _warming(compiled: list[str]) -> Iterator[Callable[[str], None]]:
     """Give a callback that says which function is being compiled, and fills `compiled`."""
@@ -852,10 +962,19 @@ def _refusal(findings: Findings) -> int:
     return EXIT_USAGE if UNREADABLE & findings.counts.keys() else EXIT_FINDINGS
 
 
-def _configuration(config: Path | None, settings: Sequence[str]) -> Configuration:
-    if config is not None:
-        return read_configuration(config, settings)
-    return parse_configuration(DEFAULT_CONFIGURATION, file="defaults", overrides=settings)
+def _configuration(config: Path | None, settings: Sequence[str], short: Short | None = None) -> Configuration:
+    def read(overrides: Sequence[str]) -> Configuration:
+        if config is not None:
+            return read_configuration(config, overrides)
+        return parse_configuration(DEFAULT_CONFIGURATION, file="defaults", overrides=overrides)
+
+    configuration = read(settings)
+    if short is None or not any(short):
+        return configuration
+    try:
+        return read([*settings, *short.settings(configuration.deployment)])
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _reading(
@@ -883,18 +1002,6 @@ def _select(reading: api.Reading, skip_bad: bool, exclude: Sequence[str] | None,
     reading["skip_bad"] |= skip_bad
     reading["exclude"] += tuple(exclude or ())
     reading["follow_links"] |= follow_links
-
-
-def _print_json(value: object) -> None:
-    _print_text(escaped_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")
-
-
-def _print_text(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _deafen(sys.stdout)
 
 
 @contextlib.contextmanager

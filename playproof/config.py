@@ -17,7 +17,7 @@ import msgspec
 import yaml
 from blake3 import blake3
 from playproof_lowering.formats import FORMATS
-from playproof_spec.findings import Finding, Findings, Where, finding
+from playproof_spec.findings import Finding, Findings, Severity, Where, finding
 
 from playproof.deployment import (
     DEFAULT_BLOCKS,
@@ -58,9 +58,11 @@ from playproof.fields import (
     Bandwidth,
     Blocks,
     BlockSize,
+    BoundMs,
     Conservativeness,
     ContextLength,
     Drafts,
+    Gigabytes,
     Lanes,
     LinkBandwidth,
     PassMs,
@@ -71,6 +73,7 @@ from playproof.fields import (
     Sequences,
     Share,
     SomeSeconds,
+    SpareGigabytes,
     Speedup,
     Tokens,
     Weight,
@@ -78,6 +81,7 @@ from playproof.fields import (
     as_written,
     check,
 )
+from playproof.goodput import Sla
 
 # A configuration is a page or two. The bounds stop files that are something else, and aliases that unfold for ever.
 MAX_CONFIG_BYTES = 1_000_000
@@ -257,9 +261,42 @@ class _Engine(_Section, frozen=True, kw_only=True):
     speculation: _Speculation | None = None
 
 
-class _Config(_Section, frozen=True, kw_only=True):
+class _Sla(_Section, frozen=True, kw_only=True):
+    ttft_ms: BoundMs | None = None
+    itl_ms: BoundMs | None = None
+    e2e_ms: BoundMs | None = None
+    # Ours; the peer knows the three above.
+    tpot_ms: BoundMs | None = None
+    trajectory_ms: BoundMs | None = None
+
+
+class _Evaluation(_Section, frozen=True, kw_only=True):
+    sla: _Sla | None = None
+
+
+class _Resources(_Section, frozen=True, kw_only=True):
+    """Limits of the machine that the peer runs on. They are checked, and say nothing here."""
+
+    initialization_timeout_seconds: SomeSeconds | None = None
+    shutdown_timeout_seconds: SomeSeconds | None = None
+    memory_limit_gb: Gigabytes | Literal["auto"] | None = None
+    cpu_limit: Positive | Literal["auto"] | None = None
+    reserve_memory_gb: SpareGigabytes | None = None
+    reserve_memory_fraction: Share | None = None
+    available_memory_fraction: Share | None = None
+
+
+class _Execution(_Section, frozen=True, kw_only=True):
+    resources: _Resources | None = None
+
+
+class ConfigurationFile(_Section, frozen=True, kw_only=True):
+    """A whole file."""
+
     traffic: _Traffic = _Traffic()
     engine: _Engine
+    evaluation: _Evaluation | None = None
+    execution: _Execution | None = None
 
 
 # What each mode has and the other has not. Its roles are required.
@@ -277,7 +314,7 @@ DEFAULT_CONCURRENCY = 10
 _KV_ROUTER = ("overlap_score_weight", "host_cache_hit_weight")
 
 # Keys that other tools or later versions know: refused by name, with what they would bring.
-_LATER: Mapping[str, str] = {
+LATER: Mapping[str, str] = {
     **{f"{worker}.kv_cache.g3_offload": "G3 offload is not supported" for worker in _WORKERS},
     # What other releases of the router know.
     "engine.router.prefill_load_scale": "prefill_load_scale is not supported: here it is overlap_score_weight",
@@ -289,7 +326,7 @@ _LATER: Mapping[str, str] = {
 _SCOPES = {"worker_local": "worker_local is a scope of G3; a worker's own host memory is dp_rank_local"}
 
 # Words a text field takes: those that work, and those refused by name with the reason.
-_WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
+WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "traffic.source.type": (("trace",), {}),
     "traffic.source.format": (READERS, {}),
     "traffic.load.type": (("trace_timestamps", "concurrency"), {}),
@@ -323,8 +360,12 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         Reading options of the trace.
     deployment : Deployment or Disaggregated
     load : Load
+    sla : Sla or None
+        The bounds that the report's goodput is counted by.
     places : dict of str to Where
         Where in the file the settings stand that only a trace can prove wrong: fields of `load`, and the "mode".
+    notes : tuple of Finding
+        What the file says that means nothing here.
     """
 
     paths: tuple[Path, ...] = ()
@@ -337,7 +378,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     follow_links: bool = False
     deployment: AnyDeployment = Deployment()
     load: Load = Load()
+    sla: Sla | None = None
     places: dict[str, Where] = {}
+    notes: tuple[Finding, ...] = ()
 
 
 def configuration_digest(deployment: AnyDeployment, load: Load) -> str:
@@ -376,13 +419,13 @@ def parse_configuration(
     tree = reader.parse(data)
     for override in overrides:
         reader.override(tree, override)
-    config = reader.section(_Config, tree, "") if not reader.findings.errors else None
+    config = reader.section(ConfigurationFile, tree, "") if not reader.findings.errors else None
     if config is None or reader.findings.errors:
         raise InvalidDeployment(reader.findings)
     return _resolve(config, folder, reader)
 
 
-def _resolve(config: _Config, folder: Path, reader: _Reader) -> Configuration:
+def _resolve(config: ConfigurationFile, folder: Path, reader: _Reader) -> Configuration:
     source = config.traffic.source
     return Configuration(
         paths=tuple(folder / path for path in source.paths),
@@ -395,6 +438,8 @@ def _resolve(config: _Config, folder: Path, reader: _Reader) -> Configuration:
         follow_links=source.follow_links,
         deployment=_deployment(config.engine),
         load=_resolve_load(config.traffic),
+        sla=_bounds(config.evaluation),
+        notes=reader.findings.items,
         places={name: reader.near(field) for name, field in {**_CONTROLS, "mode": "engine.mode"}.items()},
     )
 
@@ -452,6 +497,13 @@ def _resolve_load(traffic: _Traffic) -> Load:
         profile=Profile(**msgspec.structs.asdict(profile)) if profile is not None else None,
         prefix_scope="play" if load.agentic_prefix_scope == "play" else "corpus",
     )
+
+
+def _bounds(evaluation: _Evaluation | None) -> Sla | None:
+    if evaluation is None or evaluation.sla is None:
+        return None
+    sla = Sla(**msgspec.structs.asdict(evaluation.sla))
+    return sla if sla.given() else None
 
 
 def _deployment(engine: _Engine) -> AnyDeployment:
@@ -705,12 +757,12 @@ class _Reader:
                 hint = f"YAML reads {raw} as text: write the point and the exponent's sign, as in 1.0e+3"
             self.findings.add(msgspec.structs.replace(problem, hint=hint or problem.hint))
             return _BAD
-        if isinstance(value, str) and field in _WORDS:
+        if isinstance(value, str) and field in WORDS:
             return self._word(value, field)
         return value
 
     def _word(self, value: str, field: str) -> Any:
-        words, later = _WORDS[field]
+        words, later = WORDS[field]
         if value in words:
             return value
         if value in later:
@@ -723,13 +775,13 @@ class _Reader:
         return _BAD
 
     def _refuse_others(self, tree: Mapping[Any, object], path: str, known: list[str]) -> None:
-        later = {field.rpartition(".")[2] for field in _LATER if field.rpartition(".")[0] == path}
+        later = {field.rpartition(".")[2] for field in LATER if field.rpartition(".")[0] == path}
         for key in tree:
             field = f"{path}.{key}".lstrip(".")
             if key in known or (key in later and (tree[key] is None or tree[key] is False)):
                 continue
             if key in later:
-                self.add("config-unsupported", _LATER[field], field, found=tree[key])
+                self.add("config-unsupported", LATER[field], field, found=tree[key])
                 continue
             near = difflib.get_close_matches(str(key), [*known, *sorted(later)], n=1)
             hint = f"did you mean {near[0]}?" if near else ""
@@ -786,6 +838,10 @@ class _Reader:
             message = "attention data parallelism is not supported"
             field = f"{path}.attention_data"
             self.add("config-unsupported", message, field, found=section.attention_data, wanted="1")
+        elif isinstance(section, _Resources):
+            for info in msgspec.structs.fields(section):
+                if (value := getattr(section, info.name)) is not None:
+                    self.findings.add(_of_the_peers_machine(self._where(f"{path}.{info.name}"), info.name, value))
         elif isinstance(section, _Worker):
             where = self._where(f"{path}.kv_cache.capacity.blocks")
             self._told(too_many_blocks(where, (section.parallelism.replicas, section.kv_cache.capacity.blocks)))
@@ -863,6 +919,18 @@ class _Reader:
                 self.add("config-combination", f"polynomial timing has no {name}", field, found=getattr(timing, name))
 
 
+def _of_the_peers_machine(where: Where, name: str, value: object) -> Finding:
+    return finding(
+        "config-no-effect",
+        f"{name} says nothing here: it limits the machine that the peer runs on",
+        where=where,
+        found=as_written(value),
+        because="One file serves both tools, and this one needs no such limit.",
+        hint="Leave it for the peer, or remove it.",
+        severity=Severity.NOTE,
+    )
+
+
 # Stands for a value that gave a finding. None is a value of some fields.
 _BAD = object()
 
@@ -886,6 +954,16 @@ def _pool_fields(worker: _Worker) -> dict[str, object]:
         "parallelism.pipeline": worker.parallelism.pipeline,
         **{f"kv_cache.host_offload.{name}": getattr(host, name) for name in POOL_SETTINGS},
     }
+
+
+def sections(kind: type[_Section] = ConfigurationFile, path: str = "") -> dict[str, type[_Section]]:
+    """Return the section that stands at each dotted name of a file, the whole file at the empty one."""
+    found = {path: kind}
+    for info in msgspec.structs.fields(kind):
+        for arm in get_args(info.type) or (info.type,):
+            if isinstance(arm, type) and issubclass(arm, _Section):
+                found |= sections(arm, f"{path}.{info.name}".lstrip("."))
+    return found
 
 
 def _arms(kind: Any) -> tuple[Any, ...]:

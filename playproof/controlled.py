@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -62,10 +62,8 @@ class ControlledReport(Report):
         wall_time_ms: float = 0.0,
         per_request: bool = False,
     ) -> None:
-        # Not what was captured: the ledger's digest does not depend on what else was kept.
-        ledger = cast("Ledger", dataclasses.replace(controlled, captured=None))
         super().__init__(
-            proven, ledger, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
+            proven, controlled, deployment, load, findings=findings, wall_time_ms=wall_time_ms, per_request=per_request
         )
         self.controlled = controlled
 
@@ -115,6 +113,26 @@ class ControlledReport(Report):
         """The captured requests as rows of a graph of their own: one node a request, one play an instance."""
         unrolled, ledger = _unrolled(self.proven.graph, self.controlled, self._play_id)
         return RequestColumns(unrolled, ledger, disaggregated=isinstance(self.deployment, Disaggregated))
+
+    @property
+    def columns(self) -> RequestColumns:
+        """The requests that were captured, column by column.
+
+        Raises
+        ------
+        ValueError
+            When they were not.
+        """
+        if self.controlled.captured is None:
+            raise ValueError("this report has no per-request results: replay with per_request=True")
+        return self._columns
+
+    def origins(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the node of the proven graph that each row of :attr:`columns` is, and its play's instance."""
+        assert self.controlled.captured is not None
+        rows = self.controlled.captured.requests
+        node = self._columns.node
+        return rows.source[node].astype(np.int64), rows.instance[node].astype(np.int64)
 
     def _play_id(self, lane: int, ordinal: int) -> str:
         return f"agentic-v1:{self.controlled.graph_digest}:{self.load.snapshot_seed}:{lane}:{ordinal}"

@@ -262,7 +262,7 @@ def _refused(*problems: Finding) -> InvalidDeployment:
     return InvalidDeployment(findings)
 
 
-class _Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A struct that checks every field when it is made, and tells all that is wrong at once."""
 
     def __post_init__(self) -> None:
@@ -278,7 +278,7 @@ class _Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise _refused(*problems)
 
 
-class FixedTiming(_Checked, frozen=True, kw_only=True, tag="fixed", tag_field="type"):
+class FixedTiming(Checked, frozen=True, kw_only=True, tag="fixed", tag_field="type"):
     """Every pass takes the same time, whatever its batch.
 
     Attributes
@@ -291,14 +291,14 @@ class FixedTiming(_Checked, frozen=True, kw_only=True, tag="fixed", tag_field="t
     decode_ms: PassMs = 12.0
 
 
-class PolynomialTiming(_Checked, frozen=True, kw_only=True, tag="polynomial", tag_field="type"):
+class PolynomialTiming(Checked, frozen=True, kw_only=True, tag="polynomial", tag_field="type"):
     """Passes cost by polynomials in the tokens computed and in the share of the pool in use.
 
     The coefficients stand in docs/configuration.md.
     """
 
 
-class HostOffload(_Checked, frozen=True, kw_only=True):
+class HostOffload(Checked, frozen=True, kw_only=True):
     """Host memory behind the KV pool of each worker (G2), and the worker's links to it.
 
     Attributes
@@ -352,7 +352,7 @@ class HostOffload(_Checked, frozen=True, kw_only=True):
         }
 
 
-class RoleWorkers(_Checked, frozen=True, kw_only=True):
+class RoleWorkers(Checked, frozen=True, kw_only=True):
     """Workers, all alike, behind a router: what the aggregated deployment and each role have in common.
 
     :class:`Deployment` says what each field means.
@@ -426,7 +426,7 @@ class RoleWorkers(_Checked, frozen=True, kw_only=True):
         )
 
 
-class Speculation(_Checked, frozen=True, kw_only=True):
+class Speculation(Checked, frozen=True, kw_only=True):
     """Speculative decoding with drafts looked up in the prompt: a decode pass gives a request its next token, and
     behind it every draft up to the first that is not accepted.
 
@@ -465,7 +465,7 @@ def _speculating(speculation: Speculation | None) -> SpeculationSpec | None:
     return None if speculation is None else speculation.to_spec()
 
 
-class RoundRobin(_Checked, frozen=True, kw_only=True, tag="round_robin", tag_field="policy"):
+class RoundRobin(Checked, frozen=True, kw_only=True, tag="round_robin", tag_field="policy"):
     """Requests go to the workers of a role in turn."""
 
     def to_spec(self) -> RouterSpec | None:
@@ -473,7 +473,7 @@ class RoundRobin(_Checked, frozen=True, kw_only=True, tag="round_robin", tag_fie
         return None
 
 
-class KvRouter(_Checked, frozen=True, kw_only=True, tag="kv_router", tag_field="policy"):
+class KvRouter(Checked, frozen=True, kw_only=True, tag="kv_router", tag_field="policy"):
     """A request goes where it costs least, by what each worker has told of its caches and by its load.
 
     The cost stands in docs/routing.md. Each role has a router of its own.
@@ -622,7 +622,7 @@ class DecodeRole(RoleWorkers, frozen=True, kw_only=True):
     """The workers that generate, in a :class:`Disaggregated` deployment; the fields are those of `PrefillRole`."""
 
 
-class Transfer(_Checked, frozen=True, kw_only=True):
+class Transfer(Checked, frozen=True, kw_only=True):
     """How a prompt's KV gets from its prefill worker to its decode worker. Transfers do not slow each other.
 
     Attributes
@@ -655,7 +655,7 @@ class Transfer(_Checked, frozen=True, kw_only=True):
         return None if self.bandwidth_gb_per_second is None else self.bandwidth_gb_per_second * BYTES_PER_GB
 
 
-class Disaggregated(_Checked, frozen=True, kw_only=True, tag="disaggregated", tag_field="mode"):
+class Disaggregated(Checked, frozen=True, kw_only=True, tag="disaggregated", tag_field="mode"):
     """Prefill workers and decode workers, each role behind a router of its own.
 
     Attributes
@@ -780,7 +780,7 @@ def _timing_spec(timing: FixedTiming | PolynomialTiming) -> Timing:
     return Timing(TimingKind.FIXED, ms_to_ns(timing.prefill_ms), ms_to_ns(timing.decode_ms))
 
 
-class Profile(_Checked, frozen=True, kw_only=True):
+class Profile(Checked, frozen=True, kw_only=True):
     """Lanes that are refilled for a time: each takes the next play of one cursor, which wraps, when its play ends.
 
     Attributes
@@ -807,7 +807,7 @@ class Profile(_Checked, frozen=True, kw_only=True):
         return ProfileSpec(*(ms_to_ns(value * MS_PER_S) for value in seconds))
 
 
-class Load(_Checked, frozen=True, kw_only=True):
+class Load(Checked, frozen=True, kw_only=True):
     """How the corpus is offered. Lanes and what follows from them are for agentic traces, a concurrency and a virtual
     time for ordinary ones.
 

@@ -1,12 +1,13 @@
 """Regenerate what is made from the law and from real runs: `python -m playproof.docs`, or `--check` to only compare.
 
-Two pages are generated whole; in `README.md` the output below each command of a console block is what the command
-prints.
+Three pages and the JSON Schema are generated whole; in `README.md` the output below each command of a console block
+is what the command prints.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 import re
@@ -15,10 +16,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 from playproof_lowering.formats import readers
 from playproof_spec.diagrams import findings_page, spec_readme
 
+import playproof
 from playproof.cli import main as run_command
+from playproof.schema import configuration_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSOLE = re.compile(r"```console\n\$ playproof (?P<arguments>.*)\n(?P<output>(?:.*\n)*?)```")
@@ -33,8 +37,41 @@ def pages(root: Path) -> dict[str, str]:
     return {
         "spec/README.md": spec_readme(),
         "docs/findings.md": findings_page(),
+        "docs/api.md": api_page(),
+        "playproof/configuration.schema.json": schema_page(),
         "README.md": CONSOLE.sub(lambda block: _rerun(block, root), readme),
     }
+
+
+def schema_page() -> str:
+    """Return the JSON Schema of a configuration, as the wheel ships it."""
+    return msgspec.json.format(msgspec.json.encode(configuration_schema()), indent=2).decode() + "\n"
+
+
+def api_page() -> str:
+    """Return the page of all public names: what each is, in the first sentence of its docstring."""
+    lines = [
+        "# The Python interface",
+        "",
+        "Every name of `playproof`, made from the docstrings by `make docs`; `help(playproof.replay)` has",
+        "parameters, units and exceptions. In a notebook `Report`, `ProvenGraph` and `Findings` show tables, and a",
+        "`Comparison` its Markdown.",
+    ]
+    kinds = (("Functions", inspect.isfunction), ("Classes", inspect.isclass))
+    for title, is_kind in kinds:
+        lines += ["", f"## {title}", "", "| name | what it is |", "|---|---|"]
+        for name in playproof.__all__:
+            value = getattr(playproof, name)
+            if is_kind(value):
+                lines.append(f"| `{name}` | {_first_sentence(inspect.getdoc(value) or '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    sentence = re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]
+    plain = re.sub(r":\w+:`~?([^`]*)`", r"`\1`", sentence).replace("``", "`")
+    return plain.replace("|", "\\|").rstrip(".")
 
 
 def _rerun(block: re.Match[str], root: Path) -> str:

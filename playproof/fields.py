@@ -37,6 +37,7 @@ BlockSize = Annotated[int, Meta(ge=1, le=MAX_BLOCK_SIZE, description=f"a whole n
 Sequences = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES, description=f"a whole number from 1 to {MAX_SEQUENCES}")]
 Lanes = Annotated[int, Meta(ge=1, le=MAX_LANES, description=f"a whole number from 1 to {MAX_LANES}")]
 PassMs = Annotated[float, Meta(ge=0, le=MAX_PASS_MS, description=f"milliseconds from 0 to {MAX_PASS_MS:.0f}")]
+BoundMs = Annotated[float, Meta(gt=0, le=MAX_SECONDS * 1000, description="milliseconds above 0")]
 Speedup = Annotated[
     float, Meta(ge=SPEEDUP_MIN, le=SPEEDUP_MAX, description=f"a number from {SPEEDUP_MIN:g} to {SPEEDUP_MAX:g}")
 ]
@@ -59,6 +60,8 @@ Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS, description=f"seconds from
 SomeSeconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS, description=f"seconds above 0, up to {MAX_SECONDS:.0f}")]
 Conservativeness = Annotated[float, Meta(gt=0, le=1000, description="a number above 0, up to 1000")]
 Weight = Annotated[float, Meta(ge=0, le=MAX_WEIGHT, description=f"a number from 0 to {MAX_WEIGHT:g}")]
+Gigabytes = Annotated[float, Meta(gt=0, le=1e9, description="gigabytes above 0")]
+SpareGigabytes = Annotated[float, Meta(ge=0, le=1e9, description="gigabytes from 0")]
 Share = Annotated[float, Meta(ge=0, le=1, description="a number from 0 to 1")]
 ContextLength = Positive | Literal["max"]
 

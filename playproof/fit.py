@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from playproof_kernel.runs.clock_bound import work_of
 from playproof_spec.clock import clock_finding
 from playproof_spec.findings import Findings, Where, finding
 from playproof_spec.graph import Graph
@@ -219,6 +218,9 @@ def _never_fits(graph: Graph, deployment: AnyDeployment, findings: Findings) -> 
 
 def _clock(graph: Graph, deployment: AnyDeployment, load: Load, findings: Findings) -> None:
     """Compare an upper bound of the run's end with the horizon (`playproof_spec.clock`)."""
+    # Brings a compiler and a solver along, which `playproof --help` should not wait for.
+    from playproof_kernel.runs.clock_bound import work_of
+
     profile_ms = 0.0
     if load.profile is not None:
         profile_ms = (load.profile.duration_seconds + load.profile.response_grace_seconds) * MS_PER_S

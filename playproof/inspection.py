@@ -34,7 +34,7 @@ REPAIRS = (
     "agents_unlinked",
     "agents_unrecorded",
 )
-STATISTICS = ("mean", "min", "p50", "p90", "p99", "max")
+STATISTICS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 
 
 @dataclass(frozen=True, slots=True)

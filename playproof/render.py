@@ -23,9 +23,20 @@ if TYPE_CHECKING:
 
 # Findings of one code that are printed whole; the rest are counted (`--output json` has more of them).
 SHOWN_PER_CODE = 5
-# Longer latencies are printed in seconds.
+# Longer latencies are printed in seconds, and those of hours in hours.
 MS_UP_TO = 1000
-WHOLE_S_FROM_MS = 10_000_000
+MS_PER_HOUR = 3_600_000
+# What the columns of a table of latencies are.
+SHOWN = ("mean", "p50", "p90", "p95", "p99", "max")
+# What the bounds are called on the screen.
+BOUNDS = {
+    "ttft_ms": "TTFT",
+    "itl_ms": "mean ITL",
+    "tpot_ms": "TPOT",
+    "e2e_ms": "request E2E",
+    "trajectory_ms": "trajectory E2E",
+}
+NAME_WIDTH = 27
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 LATENCIES = (
@@ -205,13 +216,15 @@ def print_verdict(console: Console, findings: Findings, verdict: str = "not prov
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the table of a report: `report` is `Report.to_dict()`."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("latency", no_wrap=True)
-    for name in ("mean", "p50", "p90", "p99", "max"):
+    for name in SHOWN:
         table.add_column(name, justify="right", no_wrap=True)
     for title, name in LATENCIES:
-        cells = [report[f"{statistic}_{name}_ms"] for statistic in ("mean", "p50", "p90", "p99", "max")]
+        cells = [report[f"{statistic}_{name}_ms"] for statistic in SHOWN]
         table.add_row(title, *(_duration(cell) for cell in cells))
+    if report["simulated"] is not None:
+        console.print(Text(f"{'simulated':<{NAME_WIDTH}}{report['simulated']}"))
     rows = (
         (f"{_plays(report)} completed", f"{report['completed_trajectories']:,} of {report['total_trajectories']:,}"),
         ("requests completed", f"{report['completed_requests']:,} of {_requests(report):,}"),
@@ -219,16 +232,17 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         *_controls(report),
         *_stopped(report),
         *_online(report.get("online")),
-        ("simulated time", f"{report['duration_ms'] / 1000:,.3f} s"),
+        ("simulated time", _span(report["duration_ms"])),
         ("output throughput", _rate(report["output_throughput_tok_s"])),
         ("prompt tokens reused", _share(report["first_admission_prefix_cache_reused_ratio"])),
+        *_goodput(report),
         ("forward passes", _number(report["forward_passes"])),
         *_roles(report["roles"] or {}),
         *_left_out(report["reading"]),
         ("replayed in", f"{report['wall_time_ms'] / 1000:,.2f} s"),
     )
     for name, value in rows:
-        console.print(Text(f"{name:<27}{value}"))
+        console.print(Text(f"{name:<{NAME_WIDTH}}{value}"))
     if report.get("online") and report["online"]["client_was_the_limit"]:
         console.print(Text(_LATE, style="yellow"))
         return
@@ -301,10 +315,10 @@ def print_inspection(console: Console, figures: Mapping[str, Any]) -> None:
     repaired = [f"{name.replace('_', ' ')} {count:,}" for name, count in figures["repaired"].items()]
     rows.append(("repaired or left out", ", ".join(repaired) or "nothing"))
     for name, value in rows:
-        console.print(Text(f"{name:<27}{value}"))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        console.print(Text(f"{name:<{NAME_WIDTH}}{value}"))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
-    for name in ("mean", "p50", "p90", "p99", "max"):
+    for name in SHOWN:
         table.add_column(name, justify="right", no_wrap=True)
     for title, key, shown in (
         ("requests a play", "requests_per_play", _number),
@@ -316,7 +330,7 @@ def print_inspection(console: Console, figures: Mapping[str, Any]) -> None:
         ("tool time in a gap", "tool_wait_ms", _duration),
         ("recorded service", "recorded_service_ms", _duration),
     ):
-        table.add_row(title, *(shown(figures[key][name]) for name in ("mean", "p50", "p90", "p99", "max")))
+        table.add_row(title, *(shown(figures[key][name]) for name in SHOWN))
     console.print(table)
 
 
@@ -377,8 +391,30 @@ def _duration(value_ms: float | None) -> str:
         return "–"
     if value_ms < MS_UP_TO:
         return f"{value_ms:,.1f} ms"
-    # The decimals of hours would not fit the table on a narrow terminal.
-    return f"{value_ms / 1000:,.2f} s" if value_ms < WHOLE_S_FROM_MS else f"{value_ms / 1000:,.0f} s"
+    return f"{value_ms / 1000:,.2f} s" if value_ms < MS_PER_HOUR else f"{value_ms / MS_PER_HOUR:,.2f} h"
+
+
+def _span(value_ms: float) -> str:
+    """Return how long a run was, to the millisecond, and in hours where it has any."""
+    text = f"{value_ms / 1000:,.3f} s"
+    return text if value_ms < MS_PER_HOUR else f"{text} ({value_ms / MS_PER_HOUR:,.2f} h)"
+
+
+def _goodput(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what holds the bounds: the good requests and plays, and each bound with its share."""
+    rows = []
+    if report["goodput_completed_requests"] is not None:
+        rate = _rate(report["goodput_output_throughput_tok_s"])
+        share = _percent(report["goodput_request_share"])
+        rows.append(("goodput", f"{counted(report['goodput_completed_requests'], 'request')} ({share}), {rate}"))
+    for name, held in (report["sla"] or {}).items():
+        bound = f"{BOUNDS[name]} ≤ {_duration(held['bound_ms'])}"
+        rows.append((bound, f"{held['held']:,} of {held['asked']:,} ({_percent(held['share'])})"))
+    return rows
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
 
 
 def _rate(value: float | None) -> str:

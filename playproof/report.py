@@ -20,22 +20,28 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 from playproof_spec.findings import Findings
+from playproof_spec.ledger import Ledger, RunTotals
 from playproof_spec.machines import NodeState, PlayState, RequestState
 from playproof_spec.units import NS_PER_MS
 
+from playproof import tables
 from playproof.config import configuration_digest
 from playproof.deployment import AnyDeployment, Disaggregated, Load
 from playproof.figures import Summary, ratio, summarize, summarize_weighted
-from playproof.files import write_whole
-from playproof.requests import TERMINAL_STATUS, RequestColumns, to_ms
+from playproof.files import REPORT_FILE, REPORT_SCHEMA, left_by_another_run, write_whole
+from playproof.goodput import NO_BOUNDS, Sla, goodput
+from playproof.requests import TABLE_COLUMNS, TERMINAL_STATUS, RequestColumns, to_ms
+from playproof.words import report_html, simulated
 
 if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
     from playproof_spec.certificate import ProvenGraph
-    from playproof_spec.ledger import Ledger
 
     from playproof.checking import Verdict
+    from playproof.explaining import Explanation
 
-REPORT_SCHEMA = "playproof.report.v1"
 MS_PER_S = 1000.0
 # Lines of requests.jsonl that are encoded together.
 LINES_PER_CHUNK = 2000
@@ -133,12 +139,14 @@ class Report:
         What :meth:`check` found.
     requests_digest : str or None
         The BLAKE3 of the lines, once they were written or checked.
+    sla : Sla or None
+        The bounds that goodput is counted by; they change nothing else.
     """
 
     def __init__(
         self,
         proven: ProvenGraph,
-        ledger: Ledger,
+        ledger: RunTotals,
         deployment: AnyDeployment,
         load: Load,
         *,
@@ -147,7 +155,7 @@ class Report:
         per_request: bool = True,
     ) -> None:
         self.proven = proven
-        self.ledger = ledger
+        self.totals = ledger
         self.deployment = deployment
         self.load = load
         self.findings = Findings()
@@ -158,11 +166,32 @@ class Report:
         self.findings.extend(findings or Findings())
         self.verdict: Verdict | None = None
         self.requests_digest: str | None = None
+        self.sla: Sla | None = None
+
+    def __repr__(self) -> str:
+        plays = self.trajectories
+        return f"<{type(self).__name__}: {plays.completed} of {plays.total} plays completed; {self.simulated}>"
+
+    def _repr_html_(self) -> str:
+        """Return the main figures as a table for notebooks."""
+        return report_html(self.to_dict())
+
+    @property
+    def client_limited(self) -> bool:
+        """Whether latencies are a client's as much as the server's; no simulated run has a client."""
+        return False
 
     @property
     def valid(self) -> bool:
         """Whether the figures mean what they say; only a preparation that failed makes a run invalid."""
         return True
+
+    @property
+    def ledger(self) -> Ledger:
+        """What happened, by node; a run under the run controls has `ControlledReport.controlled` instead."""
+        if not isinstance(self.totals, Ledger):
+            raise AttributeError("a run under the run controls has no ledger by node; see `controlled`")
+        return self.totals
 
     @cached_property
     def trajectories(self) -> Trajectories:
@@ -173,6 +202,21 @@ class Report:
     def _columns(self) -> RequestColumns:
         """The requests, column by column."""
         return RequestColumns(self.proven.graph, self.ledger, disaggregated=isinstance(self.deployment, Disaggregated))
+
+    @property
+    def columns(self) -> RequestColumns:
+        """The requests that ended, column by column.
+
+        Raises
+        ------
+        ValueError
+            When a replay under run controls ran with ``per_request=False``, so that requests were not captured.
+        """
+        return self._columns
+
+    def origins(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the node of the proven graph that each row of :attr:`columns` is, and its play's instance."""
+        return self._columns.node.astype(np.int64), self._columns.play.astype(np.int64)
 
     @cached_property
     def _measured(self) -> Measured:
@@ -246,6 +290,7 @@ class Report:
             **self._trajectory_figures(),
             **self._throughput(),
             **self._latencies(),
+            **self._goodput(),
             **self._cache_and_work(),
             **self._provenance(),
             "wall_time_ms": self.wall_time_ms,
@@ -255,26 +300,121 @@ class Report:
         """Return report.json as bytes."""
         return msgspec.json.format(msgspec.json.encode(self.to_dict()), indent=2) + b"\n"
 
-    def write(self, folder: str | Path, *, per_request: bool = False) -> list[Path]:
-        """Write report.json, and requests.jsonl if `per_request`; return the paths written.
+    def write(self, folder: str | Path, *, per_request: bool = False, format: str = "jsonl") -> list[Path]:
+        """Write report.json, and the requests if `per_request`; return the paths written.
+
+        Requests that an earlier run wrote into the folder, and this one does not, are removed.
+
+        Parameters
+        ----------
+        folder : path
+        per_request : bool
+            Also write a file of all requests.
+        format : {"jsonl", "csv", "parquet"}
+            Which; the latter two leave out what is nested, and Parquet needs ``playproof[tables]``.
 
         Raises
         ------
         OSError
-            When the folder cannot be written.
+            When the folder cannot be written, or requests lie in it that no run of ours wrote.
         ValueError
-            When per-request results are wanted of a replay without them.
+            When per-request results are wanted of a replay without them, or in a format that there is not.
+        MissingTables
+            When Parquet is wanted without PyArrow.
         """
+        if format not in tables.FORMATS:
+            raise ValueError(f"{format!r} is not one of {', '.join(tables.FORMATS)}")
         folder = Path(folder)
-        written = [folder / "report.json"]
+        written = [folder / REPORT_FILE]
+        stale = left_by_another_run(folder, (f"requests.{format}",) if per_request else ())
         if per_request:
-            written.append(folder / "requests.jsonl")
+            written.append(folder / f"requests.{format}")
             hasher = blake3()
-            write_whole(written[1], _hashed(_encoded(self.request_dicts()), hasher))
-            # The report names the lines that lie beside it.
-            self.requests_digest = hasher.hexdigest()
+            # Made before anything is removed: a library may be missing.
+            chunks = iter([self._parquet()]) if format == "parquet" else self._chunks(format)
+            write_whole(written[1], _hashed(chunks, hasher))
+            if format == "jsonl":  # the report names the lines that lie beside it
+                self.requests_digest = hasher.hexdigest()
+        for path in stale:
+            path.unlink(missing_ok=True)
         write_whole(written[0], [self.to_json()])
         return written
+
+    def _chunks(self, format: str) -> Iterator[bytes]:
+        rows = self.request_dicts()
+        return _encoded(rows) if format == "jsonl" else tables.csv_chunks(rows, TABLE_COLUMNS)
+
+    def _parquet(self) -> bytes:
+        return tables.parquet_bytes(self.to_arrow())
+
+    def write_timeline(self, path: str | Path) -> Path:
+        """Write the run as trace events that Perfetto and Chrome open (docs/timeline.md), and return the path.
+
+        Raises
+        ------
+        OSError
+            When the file cannot be written.
+        ValueError
+            When a replay under run controls ran with ``per_request=False``.
+        """
+        from playproof.timeline import write_timeline
+
+        return write_timeline(self, path)
+
+    def write_html(self, path: str | Path) -> Path:
+        """Write the run as one HTML page that needs no network, and return the path.
+
+        Raises
+        ------
+        MissingHtml
+            Without Plotly, which ``playproof[html]`` brings along.
+        OSError
+            When the file cannot be written.
+        ValueError
+            When a replay under run controls ran with ``per_request=False``.
+        """
+        from playproof.page import write_html
+
+        return write_html(self, path)
+
+    def explain(self, request_id: str) -> Explanation:
+        """Say what a request waited for, and which edge, queue or transfer decided it.
+
+        Parameters
+        ----------
+        request_id : str
+            Its id in the trace; ``slowest`` for the completed request that took longest.
+
+        Raises
+        ------
+        NoSuchRequest
+            When none that ended has this id.
+        ValueError
+            When a replay under run controls ran with ``per_request=False``.
+        """
+        from playproof.explaining import explain
+
+        return explain(self, request_id)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return the requests as an Arrow table: the fields of requests.jsonl that hold one value, null for none.
+
+        Raises
+        ------
+        MissingTables
+            Without PyArrow, which ``playproof[tables]`` brings along.
+        ValueError
+            When the replay ran with ``per_request=False``.
+        """
+        return tables.to_arrow(self.request_dicts(), TABLE_COLUMNS)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the requests as a pandas frame, with nullable columns; otherwise as :meth:`to_arrow`."""
+        return tables.to_pandas(self.to_arrow())
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return the requests as a Polars frame; otherwise as :meth:`to_arrow`."""
+        return tables.to_polars(self.to_arrow())
 
     # Sections of to_dict ---------------------------------------------------------------------------------------------
 
@@ -325,7 +465,7 @@ class Report:
         }
 
     def _latencies(self) -> dict[str, Any]:
-        measured, ledger = self._measured, self.ledger
+        measured, ledger = self._measured, self.totals
         figures: dict[str, Any] = {}
         samples = (
             ("ttft", measured.ttft_ms),
@@ -340,8 +480,14 @@ class Report:
         figures.update(_named("itl", summarize_weighted(ledger.gap_ns / NS_PER_MS, ledger.gap_count)))
         return figures
 
+    def _goodput(self) -> dict[str, Any]:
+        bounds = self.sla
+        if bounds is None or not bounds.given() or self.client_limited:
+            return NO_BOUNDS
+        return goodput(bounds, self.columns, self.trajectories, self._counts(), self.duration_ms / MS_PER_S)
+
     def _cache_and_work(self) -> dict[str, Any]:
-        measured, ledger = self._measured, self.ledger
+        measured, ledger = self._measured, self.totals
         inputs = measured.input_tokens
         roles = self._roles()
         # An aggregated worker counts as one that decodes.
@@ -363,7 +509,7 @@ class Report:
 
     def _roles(self) -> dict[str, dict[str, Any]]:
         """Return what each role's workers did, together and one by one."""
-        ledger, begin = self.ledger, 0
+        ledger, begin = self.totals, 0
         roles = {}
         for name, role in self.deployment.roles.items():
             workers = range(begin, begin + role.workers)
@@ -382,7 +528,7 @@ class Report:
 
     def _provenance(self) -> dict[str, Any]:
         graph, certificate = self.proven.graph, self.proven.certificate
-        pools = host_pools(self.ledger.hosts, self.deployment)
+        pools = host_pools(self.totals.hosts, self.deployment)
         return {
             **(dict.fromkeys(AGENTIC_FIELDS) if self.ordinary else self._agentic()),
             # Pools that workers share; the peer names no private ones here.
@@ -391,6 +537,7 @@ class Report:
             **{name: fact for name, fact in graph.facts.items() if name.startswith("weka_")},
             "reading": {name: fact for name, fact in graph.facts.items() if not name.startswith("weka_")},
             "finding_counts": self.findings.counts,
+            "simulated": self.simulated,
             "deployment": self.deployment.to_dict(),
             "engine_rules": engine_rules(self.deployment),
             "load": self.load.to_dict(),
@@ -399,17 +546,25 @@ class Report:
                 "graph": certificate.graph_digest,
                 "tables": certificate.tables_digest,
                 "configuration": configuration_digest(self.deployment, self.load),
-                "ledger": ledger_digest(self.ledger),
+                "ledger": ledger_digest(self.totals),
                 "requests": self.requests_digest,
             },
             "certificate": {**certificate.to_dict(), "run": self._run_certificate()},
         }
 
+    @property
+    def simulated(self) -> str | None:
+        """What was simulated, in a line; None where real servers ran."""
+        online = getattr(self, "setting", None)
+        if online is not None and not online.mock:
+            return None
+        return simulated(self.deployment.to_dict(), self.load.to_dict())
+
     def _run_certificate(self) -> dict[str, Any] | None:
         """Return what the checker said of this run, None where it was not asked."""
         if self.verdict is None:
             return None
-        digests = {"ledger_digest": ledger_digest(self.ledger), "requests_digest": self.requests_digest}
+        digests = {"ledger_digest": ledger_digest(self.totals), "requests_digest": self.requests_digest}
         return {**self.verdict.summary(), **digests}
 
     @property
@@ -483,7 +638,7 @@ class Report:
         return outcomes
 
 
-def ledger_digest(ledger: Ledger) -> str:
+def ledger_digest(ledger: RunTotals) -> str:
     """Return the BLAKE3 of every column of a ledger: two replays are equal when their ledgers' digests are.
 
     Columns go by name. What was captured besides does not count, since it decides nothing.
@@ -515,7 +670,7 @@ def _trajectories(ledger: Ledger) -> Trajectories:
     )
 
 
-def _work(ledger: Ledger, workers: slice) -> dict[str, Any]:
+def _work(ledger: RunTotals, workers: slice) -> dict[str, Any]:
     return {
         "busy_seconds": _seconds(ledger.busy_ns[workers]),
         "forward_passes": int(ledger.passes[workers].sum()),

@@ -65,6 +65,14 @@ REQUEST_DTYPE = np.dtype(
         ("readmission_count", np.int32),
     ]
 )
+# The fields of a line that hold one value, in their order: what a table without rows has.
+TABLE_COLUMNS = (
+    "request_id",
+    "source_request_id",
+    *(name for name in REQUEST_DTYPE.names or () if name not in ("node", "request_id")),
+    *("phase", "model", "turn_index", "arrival_time_ms"),
+    *("first_admission_g1_reused_input_tokens", "first_admission_host_reused_input_tokens"),
+)
 # Columns in which -1 stands for none.
 MAY_BE_NONE = frozenset(
     {
@@ -94,6 +102,8 @@ class RequestColumns:
 
     Attributes
     ----------
+    graph : Graph
+    ledger : Ledger
     node : Int32, shape (rows,)
         Node index.
     play : Int32, shape (rows,)
@@ -110,8 +120,8 @@ class RequestColumns:
     """
 
     def __init__(self, graph: Graph, ledger: Ledger, *, disaggregated: bool = False) -> None:
-        self._graph = graph
-        self._ledger = ledger
+        self.graph = graph
+        self.ledger = ledger
         self._disaggregated = disaggregated
         nodes = [play.nodes for play in graph.plays]
         order = np.concatenate(nodes) if nodes else np.empty(0, dtype=np.int32)
@@ -142,13 +152,13 @@ class RequestColumns:
 
     def _reused(self, admissions: npt.NDArray[np.intp], reused: Int64) -> tuple[Int64, Int64]:
         """Return the tokens `reused` at the first of each row's `admissions`, sorted by node, and the most of them."""
-        nodes = self._ledger.admission_node[admissions]
+        nodes = self.ledger.admission_node[admissions]
         begin = np.searchsorted(nodes, self.node, side="left")
         end = np.searchsorted(nodes, self.node, side="right")
         first = np.zeros(len(self.node), dtype=np.int64)
         admitted = end > begin
         first[admitted] = reused[admissions[begin[admitted]]]
-        most = np.zeros(self._graph.node_count, dtype=np.int64)
+        most = np.zeros(self.graph.node_count, dtype=np.int64)
         np.maximum.at(most, nodes, reused[admissions])
         return first, most[self.node]
 
@@ -158,7 +168,7 @@ class RequestColumns:
 
     def array(self) -> npt.NDArray[np.void]:
         """Return the rows as a structured array of `REQUEST_DTYPE`; NaN and -1 stand for "never" and "none"."""
-        graph, ledger, node = self._graph, self._ledger, self.node
+        graph, ledger, node = self.graph, self.ledger, self.node
         rows = np.empty(len(node), dtype=REQUEST_DTYPE)
         rows["request_id"] = [graph.request_ids[i] for i in node.tolist()]
         rows["play_id"] = [graph.plays[i].play_id for i in self.play.tolist()]
@@ -195,7 +205,7 @@ class RequestColumns:
 
     def dicts(self) -> Iterator[dict[str, Any]]:
         """Yield one row after the other as JSON values, the lines of requests.jsonl."""
-        graph = self._graph
+        graph = self.graph
         rows = self.array()
         names = [name for name in REQUEST_DTYPE.names or () if name != "node"]
         models = [graph.models[i] for i in graph.node_model[self.node].tolist()]
@@ -221,16 +231,16 @@ class RequestColumns:
 
     def _turns(self) -> list[int] | None:
         """Return each row's place in its session, None for an agentic trace: its plays are no sequences."""
-        if self._graph.facts.get("input_kind") != "ordinary":
+        if self.graph.facts.get("input_kind") != "ordinary":
             return None
-        place = np.zeros(self._graph.node_count, dtype=np.int64)
-        for play in self._graph.plays:
+        place = np.zeros(self.graph.node_count, dtype=np.int64)
+        for play in self.graph.plays:
             place[play.nodes] = np.arange(len(play.nodes))
         turns: list[int] = place[self.node].tolist()
         return turns
 
     def _history(self, row: int) -> list[dict[str, Any]]:
-        ledger = self._ledger
+        ledger = self.ledger
         history = []
         for ordinal, place in enumerate(range(int(self._begin[row]), int(self._end[row]))):
             admission = int(self._by_node[place])

@@ -12,13 +12,12 @@ from playproof_spec.findings import Where, finding
 from playproof_spec.graph import Graph
 
 from playproof.checking.check import examine
-from playproof.checking.provenance import LABELS, SCHEMA, Settings
+from playproof.checking.provenance import LABELS, Settings
 from playproof.checking.settings import read_load
 from playproof.checking.verdict import PASSED, Tally, Verdict
+from playproof.files import report_in
 
 REPORT, LINES = "report.json", "requests.jsonl"
-# A report beyond that is a defect or an attack.
-MAX_REPORT_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
 
 
@@ -111,18 +110,9 @@ def _hashed(path: Path, hasher: Any) -> Iterator[bytes]:
 
 def _report(path: Path, tally: Tally) -> Mapping[str, Any] | None:
     """Return a report, or None where the file is none, which is a finding then."""
-    why, value = "", None
-    if path.stat().st_size > MAX_REPORT_BYTES:
-        why = f"the file has more than {MAX_REPORT_BYTES:,} bytes"
-    else:
-        try:
-            value = msgspec.json.decode(path.read_bytes())
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            why = f"it is no JSON: {error}"
-    if not why and not (isinstance(value, dict) and value.get("schema") == SCHEMA):
-        why = f"it is no {SCHEMA}"
+    value, why = report_in(path)
     _fact(tally, "run-file", not why, str(path), why, "a report.json of `playproof replay`")
-    return value if not why and isinstance(value, dict) else None
+    return value
 
 
 def _check_digests(report: Mapping[str, Any], known: Mapping[str, str], tally: Tally) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -175,13 +175,11 @@ def _report(
     findings: Findings,
     per_request: bool,
 ) -> OnlineReport | OnlineControlledReport:
-    if load.snapshot_seed is not None:
-        controlled = cast("ControlledLedger", ledger)
-        return OnlineControlledReport(
-            trace, controlled, deployment, load, findings=findings, per_request=per_request
-        ).of(setting, observed)
-    finite = cast("Ledger", ledger)
-    return OnlineReport(trace, finite, deployment, load, findings=findings, per_request=per_request).of(
+    if isinstance(ledger, ControlledLedger):
+        return OnlineControlledReport(trace, ledger, deployment, load, findings=findings, per_request=per_request).of(
+            setting, observed
+        )
+    return OnlineReport(trace, ledger, deployment, load, findings=findings, per_request=per_request).of(
         setting, observed
     )
 

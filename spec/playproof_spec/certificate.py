@@ -91,6 +91,19 @@ class ProvenGraph:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"a proven graph stays as it was proven: {name} cannot be deleted")
 
+    def __repr__(self) -> str:
+        graph = self.graph
+        sizes = f"{len(graph.plays)} plays, {graph.node_count} requests, {graph.edge_count} edges"
+        return f"<ProvenGraph of {sizes}, digest {self.certificate.graph_digest[:16]}…>"
+
+    def _repr_html_(self) -> str:
+        """Return what was proven, as a table for notebooks."""
+        from playproof_spec.html import table
+
+        obligations = self.certificate.obligations
+        rows = ((each.code, each.title, each.verdict, each.how) for each in obligations)
+        return table(repr(self).strip("<>"), ("obligation", "what", "verdict", "how"), rows)
+
 
 # While one of these stands, a play has no structure, or no times, that the provers could look at.
 _NEEDS_STRUCTURE: Final = frozenset(

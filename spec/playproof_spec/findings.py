@@ -185,6 +185,23 @@ class Findings:
         """The number of findings of severity warning, kept or not."""
         return sum(count for (_, severity), count in self._counts.items() if severity is Severity.WARNING)
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{code} ×{count}" for code, count in sorted(self.counts.items()))
+        return f"<Findings: {self.errors} errors, {self.warnings} warnings{f': {counts}' if counts else ''}>"
+
+    def _repr_html_(self) -> str:
+        """Return the findings that were kept, as a table for notebooks."""
+        from playproof_spec.html import table
+
+        dropped = sum(self._counts.values()) - len(self._kept)
+        caption = f"{self.errors} errors, {self.warnings} warnings" + (f"; {dropped} more" if dropped else "")
+        names = ("severity", "code", "where", "what", "found", "wanted", "way out")
+        rows = (
+            (item.severity.value, item.code, item.where, item.message, item.found, item.wanted, item.hint)
+            for item in self._kept
+        )
+        return table(caption, names, rows)
+
 
 class InvalidInput(Exception):
     """Input that cannot be used; carries the findings that say why."""

@@ -545,7 +545,9 @@ def prove_joins(
 def _is_run(graph: Graph, topology: Topology, dispatch_ns: Int64) -> bool:
     """Check that the times satisfy each floor and each edge, with service that takes no time."""
     delay = np.minimum(ms_to_ns(graph.edge_delay_ms[topology.number]), HORIZON_NS)
-    earliest = np.minimum(dispatch_ns[topology.source] + delay, HORIZON_NS + 1)
+    event = dispatch_ns[topology.source]
+    # Two times of the whole clock are more than an integer holds.
+    earliest = event + np.minimum(delay, HORIZON_NS + 1 - event)
     floors = np.minimum(ms_to_ns(graph.not_before_ms), HORIZON_NS)
     return bool((dispatch_ns >= floors).all() and (dispatch_ns[topology.target] >= earliest).all())
 

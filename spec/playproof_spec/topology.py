@@ -264,8 +264,8 @@ def earliest_dispatch_ns(graph: Graph, shape: Topology) -> tuple[Int64, Int64]:
 
     Notes
     -----
-    The longest path in a directed acyclic graph: O(nodes + edges). Each sum is of two values of at most 2**62 + 1, so
-    none overflows.
+    The longest path in a directed acyclic graph: O(nodes + edges). A delay counts up to what is left of the clock and
+    one nanosecond more, for two of 2**62 ns are more than an integer holds.
     """
     floors = np.minimum(ms_to_ns(graph.not_before_ms), HORIZON_NS)
     delays = np.minimum(ms_to_ns(graph.edge_delay_ms[shape.number]), HORIZON_NS)
@@ -280,7 +280,7 @@ def _longest(order: Int32, out_offsets: Int64, target: Int32, delay: Int64, disp
     """Raise `dispatch` to the longest path into each node, saturating above the horizon. Writes `dispatch`, `cause`."""
     for node in order:
         for edge in range(out_offsets[node], out_offsets[node + 1]):
-            start = min(dispatch[node] + delay[edge], HORIZON_NS + 1)
+            start = dispatch[node] + min(delay[edge], HORIZON_NS + 1 - dispatch[node])
             if start > dispatch[target[edge]]:
                 dispatch[target[edge]] = start
                 cause[target[edge]] = edge

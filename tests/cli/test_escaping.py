@@ -11,7 +11,7 @@ from playproof_spec.findings import printable
 from rich.table import Table
 from rich.text import Text
 
-from playproof import cli
+from playproof import terminal
 from playproof.render import escaped, escaped_json
 
 # Clears a screen, rings, turns the writing around, is an escape of one byte, ends a line, is half a character.
@@ -89,7 +89,7 @@ def test_whatever_a_console_prints_is_escaped(capsys: pytest.CaptureFixture[str]
     table.add_column("\x1b]0;x\x07")
     table.add_row(Text("\u202ex"))
     for thing in ("\x1b[2J", Text("a\x9bb\nc"), table):
-        cli.out.print(thing, markup=False)
+        terminal.out.print(thing, markup=False)
     shown = capsys.readouterr().out
     assert is_safe(shown)
     assert "\\x1b[2J" in shown

@@ -115,6 +115,20 @@ def test_seed_and_worker_give_streams_of_their_own() -> None:
     assert ends(1) != ends(2)
 
 
+def test_a_draft_is_accepted_when_its_draw_is_below_the_rate_to_the_last_bit() -> None:
+    # Worker 0 under seed 0 draws for the last of request 0's three tokens, which is at place 2. Accepted, it comes in
+    # the second pass, with the one before it; else in a third. A draw that equals the rate is not below it.
+    graph, deployment = one_request(3)
+    first, second = naive_threefry([0, 0], [0, 2])
+    draw = (second * 2**21 + first // 2**11) / 2**53
+
+    def passes(rate: float) -> int:
+        ledger = replayed(graph, replace(deployment, speculation=SpeculationSpec(1, (rate,), 0)), LoadSpec())
+        return int(ledger.passes[0])
+
+    assert (passes(draw), passes(draw + 2**-53)) == (3, 2)
+
+
 def test_rates_are_padded_and_cut() -> None:
     graph, deployment = one_request(50)
 

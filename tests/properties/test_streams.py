@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from playproof_lowering.streams import EPSILON_S, Call, Prompts, barriers, split_streams
@@ -197,6 +198,24 @@ def test_streams_are_those_of_the_slow_twin(scope: Scope) -> None:
         for stream in split_streams(scope.calls, scope.prompts)
     ]
     assert found == naive_streams(scope)
+
+
+@pytest.mark.parametrize(
+    ("output", "second", "streams"),
+    [
+        # 64 tokens are a preamble whatever comes back elsewhere; a longer answer, if its prompt comes back nowhere.
+        (64, [1, 2], [[0, 1]]),
+        (64, [1, 0], [[0, 1]]),
+        (65, [1, 2], [[0, 1]]),
+        (65, [1, 0], [[0], [1]]),
+        (64, [0, 1], [[0, 1]]),
+        (65, [0, 1], [[0, 1]]),
+    ],
+)
+def test_a_first_call_that_shares_nothing_rides_in_front(output: int, second: Ids, streams: list[Ids]) -> None:
+    scope = Scope.of([Call(0, 0.0, 1.0, "a", output), Call(1, 2.0, 3.0, "a", 10)], [[0], second])
+    found = [[call.order for call in stream.calls] for stream in split_streams(scope.calls, scope.prompts)]
+    assert found == streams
 
 
 @given(scopes(), st.lists(st.integers(0, 3), min_size=14, max_size=14))

@@ -30,7 +30,13 @@ _TABLES: dict[int, Machine] = {
     for name, machine in zip(
         (
             *("NODE_TABLE", "PLAY_TABLE", "LANE_TABLE", "PHASE_TABLE", "REQUEST_TABLE"),
-            *("SOURCE_FIRST_TABLE", "DESTINATION_FIRST_TABLE", "BLOCK_TABLE", "HOST_BLOCK_TABLE", "HOST_TRANSFER_TABLE"),
+            *(
+                "SOURCE_FIRST_TABLE",
+                "DESTINATION_FIRST_TABLE",
+                "BLOCK_TABLE",
+                "HOST_BLOCK_TABLE",
+                "HOST_TRANSFER_TABLE",
+            ),
         ),
         MACHINES,
         strict=True,

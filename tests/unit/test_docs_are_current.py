@@ -21,7 +21,13 @@ def test_a_stale_page_is_seen_and_rewritten(tmp_path: Path, capsys: pytest.Captu
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     readme = (ROOT / "README.md").read_text()
     (tmp_path / "README.md").write_text(readme.replace("edge-dangling", "edge-dangly"))
-    assert docs.stale(tmp_path) == ["spec/README.md", "docs/findings.md", "README.md"]
+    assert docs.stale(tmp_path) == [
+        "spec/README.md",
+        "docs/findings.md",
+        "docs/api.md",
+        "playproof/configuration.schema.json",
+        "README.md",
+    ]
     assert docs.main([], tmp_path) == 0
     assert docs.main(["--check"], tmp_path) == 0
     assert (tmp_path / "README.md").read_text() == readme

@@ -16,14 +16,17 @@ PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 
 
 def test_the_pages_configurations_are_read() -> None:
-    aggregated, ordinary, drafts, pair = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    aggregated, bounds, ordinary, drafts, pair = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     deployment = parse_configuration(aggregated.encode()).deployment
     assert isinstance(deployment, pp.Deployment)
     assert deployment.host_offload == pp.HostOffload(
         num_host_blocks=4096, bytes_per_token=98304, d2h_bandwidth_gbps=32, h2d_bandwidth_gbps=32
     )
-    # The second and third show one section each.
+    # The next ones show one section each.
     whole = msgspec.yaml.decode(aggregated)
+    read = parse_configuration(msgspec.yaml.encode({**whole, **msgspec.yaml.decode(bounds)}))
+    assert read.sla == pp.Sla(ttft_ms=500, itl_ms=50)
+    assert len(read.notes) == 2
     read = parse_configuration(msgspec.yaml.encode({**whole, **msgspec.yaml.decode(ordinary)}))
     assert read.load == pp.Load(concurrency=64, max_virtual_time_seconds=300.0)
     whole["engine"] |= msgspec.yaml.decode(drafts)["engine"]

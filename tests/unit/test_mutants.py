@@ -26,11 +26,8 @@ NAMED = {"spec-S04", "spec-S09", "spec-S12", "spec-S13", "spec-S15", "spec-S21"}
 
 @pytest.fixture
 def results() -> dict[str, dict[str, Any]]:
-    """Return the results of the whole list; a change of sources or faults makes them incomplete, until it is tried."""
-    found = read_results()
-    if left := len(FAULTS) - len(found):
-        pytest.skip(f"{left} of {len(FAULTS)} faults have not been tried as they are now: `make mutants` tries them")
-    return found
+    """Return the results; one of a fault that has changed since counts as none, until it is tried (`make mutants`)."""
+    return read_results()
 
 
 @functools.cache
@@ -67,8 +64,6 @@ def test_every_fault_was_tried_and_enough_are_seen(results: dict[str, dict[str, 
 
 @pytest.mark.parametrize("name", sorted(NAMED))
 def test_what_an_earlier_review_found_unseen_is_seen(name: str) -> None:
-    if name not in read_results():
-        pytest.skip("not tried as it is now: `make mutants` tries it")
     assert read_results()[name]["verdict"] in SEEN
 
 

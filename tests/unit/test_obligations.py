@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from formulas import compiled, holds
 from playproof_spec import machine_proofs, proofs
 from playproof_spec.certificate import ProvenGraph, examine, prove
 from playproof_spec.findings import Findings, InvalidInput, Where, finding
@@ -49,12 +50,13 @@ from playproof_spec.machines import (
     TransferEvent,
     TransferState,
 )
+from playproof_spec.models import phase_model
 from playproof_spec.obligation import Obligation
 from playproof_spec.proofs import Lifecycle
 from playproof_spec.reduction import distinct_shapes, reduce_plays
 from playproof_spec.sketch import sketch
-from playproof_spec.topology import topology
-from playproof_spec.units import HORIZON_MS
+from playproof_spec.topology import earliest_dispatch_ns, topology
+from playproof_spec.units import HORIZON_MS, HORIZON_NS
 
 
 def altered(machine: Machine, state: IntEnum, event: IntEnum, rule: Rule | None) -> Machine:
@@ -244,6 +246,15 @@ FURTHER: list[tuple[str, Machine, IntEnum, IntEnum, Rule | None, str]] = [
     ("M9", PHASE, P.BARRIER, PhaseEvent.OPEN, Rule(P.PROFILE), "before all lanes are prepared"),
     ("M9", PHASE, P.PRIMER, PhaseEvent.PRIMED, Rule(P.WARMUP), "primed→ warmup breaks the phase's invariant"),
     ("M9", PHASE, P.BARRIER, PhaseEvent.PREPARATION_FAILED, None, "preparation_failed is refused in barrier"),
+    # Harmless, since no measured run has a preparation that failed: an entry that says so all the same is a mistake.
+    (
+        "M9",
+        PHASE,
+        P.PROFILE,
+        PhaseEvent.PREPARATION_FAILED,
+        Rule(P.INVALID, "preparation_failed"),
+        "invalid can never happen",
+    ),
     ("M10", TRANSFER, T.SUBMITTED, TransferEvent.FINISH, Rule(T.DONE), "can happen before it moves"),
     ("M10", TRANSFER, T.MOVING, TransferEvent.DROP, None, "drop is refused while moving"),
 ]
@@ -256,6 +267,27 @@ def test_m7_to_m10_see_broken_tables(
     verdict = obligation(code, altered(machine, state, event, rule))
     assert verdict.verdict == "failed"
     assert words in verdict.how
+
+
+def test_m9_lets_a_preparation_fail_at_the_barrier() -> None:
+    # A run with one primer and one warmup goes up to the barrier, and there the preparation fails and is given up.
+    model = phase_model(PHASE)
+    moves = {move.name: move for move in model.moves}
+    invariant = f"(and {' '.join(model.invariant.values())} true)"
+    values: dict[str, Any] = {name: False if sort == "Bool" else 0 for name, sort in model.variables.items()}
+    values |= {"primers": 1, "warmups": 1}
+    for name in (
+        "a primer ends",
+        "phase primer —primed→ warmup",
+        "a warmup ends",
+        "phase warmup —warmed→ barrier",
+        "a request of the preparation fails",
+        "phase barrier —preparation_failed→ invalid",
+    ):
+        assert holds(moves[name].enabled, {**values, **dict.fromkeys(model.inputs, False)}), name
+        values |= {key: compiled(term)(values) for key, term in moves[name].updates.items()}
+        assert holds(invariant, values), name
+    assert (values["s"], values["given_up"], values["opened"]) == (PhaseState.INVALID, 1, 0)
 
 
 class LeakyState(IntEnum):
@@ -387,6 +419,15 @@ def test_what_a_reader_said_of_a_place_is_not_said_again() -> None:
     assert findings.items[0] is said
 
 
+def test_what_a_reader_said_of_one_line_is_said_of_another() -> None:
+    # Two requests of a file with one id too many each; the reader has told of the first line.
+    surplus = {"hash_ids": [1, 2], "input_length": 1}
+    findings = Findings()
+    findings.add(finding("hash-count", "in the reader's words", where=Where(file="sketch", line=1, field="hash_ids")))
+    examine(sketch([{"request_id": "a", **surplus}, {"request_id": "b", **surplus}]), findings)
+    assert [item.where.line for item in findings.items] == [1, 2]
+
+
 def one(changes: dict[str, Any]) -> Graph:
     return sketch([{"request_id": "a", **changes}])
 
@@ -479,6 +520,21 @@ def test_g1_counts_what_it_does_not_keep() -> None:
     assert findings.counts == {"edge-dangling": 250}
     assert len(findings.items) == findings.limit_per_code
     assert findings.items[0].where.line == 1
+
+
+def test_g1_keeps_no_more_findings_than_the_limit() -> None:
+    findings = Findings(limit_per_code=2)
+    for number in range(3):
+        findings.add(finding("graph-empty", f"said for the time {number}"))
+    assert [item.message[-1] for item in findings.items] == ["0", "1"]
+    assert findings.counts == {"graph-empty": 3}
+
+
+def test_g1_tells_sources_that_do_not_exist_apart() -> None:
+    two_sources = verdicts(one({"dependencies": ["gone", "lost"]}))[1]
+    assert two_sources.counts == {"edge-dangling": 2}
+    one_source_twice = verdicts(one({"dependencies": ["gone", "gone"]}))[1]
+    assert one_source_twice.counts == {"edge-dangling": 2, "edge-duplicate": 1}
 
 
 def test_g1_lists_every_defect_at_once() -> None:
@@ -615,6 +671,26 @@ def test_g4_finds_the_core_on_a_long_play() -> None:
     assert core.found in ("65 floors and edges that add up to more", "66 floors and edges that add up to more")
 
 
+def test_g4_names_no_edge_that_the_rest_can_spare_on_a_long_play() -> None:
+    # 512 equal delays reach the end of the clock exactly, and a nanosecond before them passes it; nine more before that
+    # can be spared. No solver is asked of so many edges.
+    _, findings = verdicts(chain_of_delays(*[1e-6] * 10, *[HORIZON_MS / 512] * 512))
+    (core,) = findings.items
+    assert core.where.ids == ("n522",)
+    assert core.found == "513 floors and edges that add up to more"
+
+
+def test_g4_times_beyond_the_clock_do_not_add_up() -> None:
+    # Three delays of the whole clock, 2**62 ns each, are more than an integer holds.
+    graph = chain_of_delays(HORIZON_MS, HORIZON_MS, HORIZON_MS)
+    dispatch, cause = earliest_dispatch_ns(graph, topology(graph))
+    assert dispatch.tolist() == [0, HORIZON_NS, HORIZON_NS + 1, HORIZON_NS + 1]
+    assert cause.tolist()[:3] == [-1, 0, 1]
+    verdict, findings = verdicts(graph)
+    assert verdict["G4"] == "failed"
+    assert [item.where.ids for item in findings.items] == [("n2",)]
+
+
 def structure(graph: Graph, life: Lifecycle | None = None) -> tuple[Obligation, Obligation, Findings]:
     """G4 and G5 alone, whatever G1 to G3 would say."""
     findings = Findings()
@@ -640,6 +716,15 @@ def test_g4_alone_sees_a_circle_even_without_delays() -> None:
     for edge in ("a —", "b —", "c —"):
         assert edge in core.message
     assert "root —" not in core.message
+
+
+@pytest.mark.parametrize("guard", ["play_closing", "cache_on"])
+def test_g4_alone_sees_a_success_that_a_guard_may_forbid(guard: str) -> None:
+    forbidden = Rule(NodeState.COMPLETED, guard)
+    life = Lifecycle.of(altered(NODE, NodeState.DISPATCHED, NodeEvent.COMPLETE, forbidden))
+    assert not life.success_completes
+    assert structure(sketch(SPAWN_JOIN))[0].verdict == "proven"
+    assert structure(sketch(SPAWN_JOIN), life)[0].verdict == "failed"
 
 
 def test_g5_alone_sees_requests_that_wait_for_ever() -> None:
@@ -854,6 +939,15 @@ def test_g6_weighs_recorded_times(graph: Graph, verdict: str, words: str) -> Non
     if breaches:
         assert words in breaches[0].message
         assert prove(graph).findings == findings.items  # it warns, and replays by its edges
+
+
+def test_g6_sees_a_contradiction_beyond_the_clock() -> None:
+    # A request that ends at the very end of the clock, and a delay of the whole clock behind it: together 2**63 ns,
+    # which is more than an integer holds.
+    seen, findings = verdicts(recorded([1, 1], [HORIZON_MS, 5], [(0, 1, "completion", HORIZON_MS)]))
+    assert (seen["G4"], seen["G6"]) == ("failed", "failed")
+    (breach,) = (item for item in findings.items if item.code == "recorded-contradiction")
+    assert breach.where.ids == ("r1",)
 
 
 def test_plays_of_one_shape_are_proven_once() -> None:

@@ -52,6 +52,20 @@ def test_a_conversation_waits_turn_by_turn(tmp_path: Path, ids: tuple[int, int, 
     assert graph.facts["input_kind"] == "ordinary"
 
 
+def test_a_turn_may_come_at_the_instant_of_the_one_before_it(tmp_path: Path) -> None:
+    graph = graph_of(lowered(tmp_path, [chat(1, -1, 9), chat(2, 1, 9, 32)]))
+    assert edges(graph, "t:2") == ["t:1 —sequence/completion +0 ms"]
+
+
+def test_hash_ids_that_fall_into_one_place_stay_apart(tmp_path: Path) -> None:
+    # 400 ids share a table of 1,024 places: some meet, wherever the random seed puts them. Numbered as they come, they
+    # make one run, and again in the next turn.
+    ids = [number * 0x9E3779B97F4A7C15 % 2**64 for number in range(1, 401)]
+    rows = [chat(turn, turn - 1 or -1, turn, 6400, hash_ids=ids) for turn in (1, 2)]
+    graph = graph_of(lowered(tmp_path, rows))
+    assert (graph.run_first.tolist(), graph.run_count.tolist()) == ([0, 0], [400, 400])
+
+
 def test_rows_of_different_conversations_may_mix(tmp_path: Path) -> None:
     one = [chat(1, -1, 0), chat(2, 1, 4), chat(3, 2, 8)]
     other = [chat(11, -1, 1), chat(12, 11, 3)]

@@ -267,10 +267,10 @@ def test_what_has_no_meaning_is_null(proven: ProvenGraph, topology: str) -> None
 
 def test_two_runs_give_equal_bytes(proven: ProvenGraph, report: ControlledReport) -> None:
     again = pp.replay(proven, report.deployment, PROFILED)
-    assert ledger_digest(again.ledger) == ledger_digest(report.ledger)
+    assert ledger_digest(again.totals) == ledger_digest(report.totals)
     assert list(again.request_dicts()) == list(report.request_dicts())
     other = pp.replay(proven, report.deployment, msgspec.structs.replace(PROFILED, snapshot_seed=8))
-    assert ledger_digest(other.ledger) != ledger_digest(report.ledger)
+    assert ledger_digest(other.totals) != ledger_digest(report.totals)
 
 
 def test_without_capture_there_are_no_lines(proven: ProvenGraph) -> None:
@@ -431,3 +431,33 @@ def test_throughput_of_a_profile_is_over_the_time_from_its_first_request_to_its_
     assert last - first == pytest.approx(4030.0)
     assert told.to_dict()["duration_ms"] == profile["observation_duration_ms"] == pytest.approx(4030.0)
     assert told.to_dict()["request_throughput_rps"] == pytest.approx(7 / 4.03)
+
+
+def test_a_barrier_waits_for_a_store_that_outlives_its_request() -> None:
+    # Ten warmups of 10 ms, one after the other. The first one's two blocks of 1 MB each are stored from 10 ms on, at 10
+    # MB a second: the engine is at rest at 210 ms, long after the last warmup.
+    row = {"request_id": "a", "input_length": 8, "output_length": 1}
+    host = pp.HostOffload(num_host_blocks=64, bytes_per_token=250_000, d2h_bandwidth_gbps=0.01)
+    timing = pp.FixedTiming(prefill_ms=10, decode_ms=1)
+    deployment = pp.Deployment(blocks=64, block_size=4, timing=timing, host_offload=host)
+    load = pp.Load(lanes=1, snapshot_seed=1, warmup=True)
+    ledger = simulate_controlled(prove(sketch([row], block_size=4)), deployment.to_spec(), load.to_spec())
+    assert int(ledger.prep_terminal_ns[-1]) == 100_000_000
+    assert ledger.profile_start_ns == 210_000_000
+
+
+def test_the_cap_on_a_plays_idleness_counts_from_its_own_last_end() -> None:
+    # `a1` ends at 10 ms, and a cap of 20 ms brings `a2` forward to 30, although `b1` of the other play ends at 15. `b2`
+    # decodes all the while, and is one step of the engine from 25 on.
+    rows: list[dict[str, Any]] = [
+        {"request_id": "a1", "play_id": "p"},
+        {"request_id": "a2", "play_id": "p", "dependencies": [{"request_id": "a1", "delay_ms": 1000.0}]},
+        {"request_id": "b1", "play_id": "q", "output_length": 6},
+        {"request_id": "b2", "play_id": "q", "output_length": 100, "dependencies": ["b1"]},
+    ]
+    profile = pp.Profile(duration_seconds=0.06, response_grace_seconds=0.0, tree_idle_cap_seconds=0.02)
+    load = pp.Load(lanes=2, snapshot_seed=1, profile=profile)
+    deployment = pp.Deployment(blocks=640, timing=pp.FixedTiming(prefill_ms=10, decode_ms=1))
+    document = pp.replay(prove(sketch(rows)), deployment, load).to_dict()
+    (shift,) = document["agentic_profile"]["idle_shifts"]
+    assert (shift["at_ms"], shift["shifted_by_ms"], shift["timer_count"]) == (30.0, 980.0, 1)

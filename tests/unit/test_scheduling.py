@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from ledgers import columns
 from playproof_kernel import simulate
 from playproof_spec.certificate import prove
 from playproof_spec.deployment import DeploymentSpec, LoadSpec, Timing, TimingKind, WorkerSpec
+from playproof_spec.ledger import NEVER
 from playproof_spec.sketch import sketch
 
 import playproof as pp
@@ -53,6 +54,18 @@ def test_plays_that_end_at_one_instant_settle_by_node_index() -> None:
     lines = replayed(rows, lanes=2, blocks=100, workers=2)
     assert {name: line["terminal_time_ms"] for name, line in lines.items() if name in "az"} == {"a": 21.0, "z": 21.0}
     assert {name: line["lane"] for name, line in lines.items()} == {"z": 0, "zz": 1, "a": 1, "c": 1, "d": 0}
+
+
+def test_four_plays_that_end_at_one_instant_settle_by_node_index() -> None:
+    # A worker each, in the order of the plays: all end at 10 ms. The driver hears of `a` first, on lane 2, then of `b`,
+    # on lane 0, `c` on lane 3 and `d` on lane 1; in this order their lanes take the next four plays.
+    rows: list[dict[str, Any]] = [
+        {"request_id": name, "play_id": f"p{number}"} for number, name in enumerate(["b", "d", "a", "c", *"wxyz"])
+    ]
+    lines = replayed(rows, lanes=4, blocks=100, workers=4)
+    assert {lines[name]["terminal_time_ms"] for name in "abcd"} == {10.0}
+    assert {name: lines[name]["lane"] for name in "abcd"} == {"b": 0, "d": 1, "a": 2, "c": 3}
+    assert {name: lines[name]["lane"] for name in "wxyz"} == {"w": 2, "x": 0, "y": 3, "z": 1}
 
 
 def test_the_polynomial_knows_no_pool_fuller_than_full() -> None:
@@ -133,10 +146,16 @@ def test_a_prompt_handed_over_late_goes_before_those_that_arrived_after_it() -> 
     assert ends["d"] < ends["b"] < ends["c"] < ends["a"]
 
 
-def test_the_second_token_of_a_macro_step_comes_with_the_second_of_its_passes() -> None:
-    """A decode worker gives the first token of a prompt in a macro-step; by the polynomial no pass is like another."""
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_the_second_token_of_a_macro_step_comes_with_the_second_of_its_passes(
+    backend: Literal["vllm", "sglang"],
+) -> None:
+    """A decode worker gives the first token of a prompt in a macro-step; by the polynomial no pass is like another.
+
+    Under vLLM the pass that admits a request is one of its own, under SGLang it may be the first of several.
+    """
     roles: dict[str, Any] = {"blocks": 640, "block_size": 4, "timing": pp.PolynomialTiming()}
-    pair = pp.Disaggregated(prefill=pp.PrefillRole(**roles), decode=pp.DecodeRole(**roles))
+    pair = pp.Disaggregated(backend=backend, prefill=pp.PrefillRole(**roles), decode=pp.DecodeRole(**roles))
     proven = prove(sketch([{"request_id": "a", "input_length": 400, "output_length": 9}], block_size=4))
     many, single = (simulate(proven, pair.to_spec(), LoadSpec(macro_steps=macro)) for macro in (True, False))
     gaps = [int(ledger.second_token_ns[0] - ledger.first_token_ns[0]) for ledger in (many, single)]
@@ -155,3 +174,53 @@ def test_gaps_within_a_macro_step_are_those_of_its_passes() -> None:
     many, single = (simulate(proven, spec, LoadSpec(macro_steps=macro)) for macro in (True, False))
     assert columns(many) == columns(single)
     assert int(many.gap_count.sum()) == 9 + 4
+
+
+def split(blocks: int, prefill_workers: int = 1) -> pp.Disaggregated:
+    """Return prefill workers and a decode worker of so many blocks; a token takes 1 ms from one to the other."""
+    return pp.Disaggregated(
+        prefill=pp.PrefillRole(workers=prefill_workers, blocks=64, block_size=4, timing=TIMING),
+        decode=pp.DecodeRole(blocks=blocks, block_size=4, timing=TIMING),
+        transfer=pp.Transfer(bytes_per_token=10**6, bandwidth_gb_per_second=1),
+    )
+
+
+@pytest.mark.parametrize(("tokens", "status"), [(12, "completed"), (13, "failed")])
+def test_a_prompt_may_fill_the_pool_of_a_decode_worker_to_the_last_token(tokens: int, status: str) -> None:
+    # Three blocks of four tokens; the only token of output is never computed on.
+    rows = [{"request_id": "a", "input_length": tokens, "output_length": 1}]
+    (line,) = pp.replay(prove(sketch(rows, block_size=4)), split(blocks=3)).request_dicts()
+    assert line["terminal_status"] == status
+    # Prefilled at 10 ms, there 12 ms later, and a pass of 1 ms behind that; or refused as soon as it is prefilled.
+    assert line["terminal_time_ms"] == (23.0 if status == "completed" else 10.0)
+
+
+def test_a_transfer_whose_client_has_given_up_activates_nothing() -> None:
+    # `a` is prefilled at 10 ms and moves until 30; its client goes at 15. `b`, which is prefilled from 15 on, moves
+    # from 25 to 29 and has its token at 30.
+    rows = [
+        {"request_id": "a", "play_id": "a", "input_length": 20, "output_length": 2},
+        {"request_id": "b", "play_id": "b", "input_length": 4, "not_before_ms": 15.0},
+    ]
+    load = LoadSpec(cancellations=((15_000_000, 0),))
+    ledger = simulate(prove(sketch(rows, block_size=4)), split(blocks=64).to_spec(), load)
+    assert ledger.terminal_ns.tolist() == [15_000_000, 30_000_000]
+    assert ledger.output_length.tolist() == [0, 1]
+    assert ledger.destination_activated_ns.tolist() == [NEVER, 29_000_000]
+
+
+def test_destinations_have_the_memory_that_a_preempted_request_cannot_use() -> None:
+    # Eight blocks at the decode worker. `x` (one block) runs from 29 ms on, `p` (five) from 30; when they have used up
+    # all, `p` is preempted. `y` (six) and `z` (one) are held at their sources from 30 and 31 on. `x` ends at 43: `y`
+    # has its six, and in two blocks `p` cannot be computed again, so nothing runs. `z` has its block at once, and not
+    # when `y` is there, 24 ms later.
+    rows = [
+        {"request_id": name, "play_id": name, "input_length": tokens, "output_length": output, "not_before_ms": at}
+        for name, tokens, output, at in (("p", 20, 10, 0.0), ("x", 4, 14, 15.0), ("y", 24, 2, 20.0), ("z", 4, 2, 21.0))
+    ]
+    pair = split(blocks=8, prefill_workers=4)
+    lines = {line["request_id"]: line for line in pp.replay(prove(sketch(rows, block_size=4)), pair).request_dicts()}
+    assert {line["terminal_status"] for line in lines.values()} == {"completed"}
+    assert (lines["x"]["terminal_time_ms"], lines["p"]["readmission_count"]) == (43.0, 1)
+    assert {name: lines[name]["destination_reserved_ms"] for name in "yz"} == {"y": 43.0, "z": 43.0}
+    assert {name: lines[name]["destination_activated_ms"] for name in "yz"} == {"y": 67.0, "z": 47.0}

@@ -12,6 +12,7 @@ from playproof_kernel import simulate
 from playproof_kernel.engines import sglang, sglang_rules
 from playproof_kernel.engines.sglang_rules import RULE_SETS, RuleSet
 from playproof_kernel.ground.arrays import Config
+from playproof_kernel.ground.jit import compiled_entry
 from playproof_kernel.ground.records import records
 from playproof_spec.certificate import prove
 from playproof_spec.deployment import Rules
@@ -28,7 +29,7 @@ SHOWN_BY = {
     "whole_batches": "replay-sglang-full-sticks",
     "sorted_batch": "replay-sglang-retraction",
     "late_places": "replay-sglang-retraction",
-    "spare_groups": "replay-sglang-page-each",
+    "spare_pages": "replay-sglang-page-each",
     "fixed_nodes": "replay-sglang-prompt-and-output",
     "whole_leaves": "replay-sglang-eviction",
 }
@@ -127,3 +128,51 @@ def test_after_a_retraction_the_ratio_is_what_the_survivors_will_have_in_twenty_
     assert len(generated) == 1
     assert ratio == pytest.approx((generated[0] + 20) / 101)
     assert 0.7 < ratio < 0.9
+
+
+def lines_of(rows: list[dict[str, Any]], blocks: int, **changed: Any) -> dict[str, dict[str, Any]]:
+    """Return the lines of requests.jsonl by request, of one SGLang worker whose prompts take 10 ms and tokens 1 ms."""
+    timing = pp.FixedTiming(prefill_ms=10, decode_ms=1)
+    deployment = pp.Deployment(backend="sglang", blocks=blocks, timing=timing, **changed)
+    report = pp.replay(prove(sketch(rows, block_size=4)), deployment)
+    return {line["request_id"]: line for line in report.request_dicts()}
+
+
+def test_of_two_leaves_the_one_unused_for_longer_is_evicted() -> None:
+    # 24 pages of one token. `a` and `b` leave eight each, and `c` wants twelve of the eight that are free: `a` goes.
+    prompts = [("a", [1, 2], 0.0), ("b", [3, 4], 100.0), ("c", [5, 6, 7], 200.0), ("d", [3, 4, 8], 300.0)]
+    rows = [
+        {"request_id": name, "play_id": name, "input_length": 4 * len(ids), "hash_ids": ids, "not_before_ms": at}
+        for name, ids, at in prompts
+    ]
+    assert lines_of(rows, 24, block_size=1)["d"]["first_admission_reused_input_tokens"] == 8
+
+
+def test_a_new_prompt_is_cut_to_whole_pages_of_its_chunk() -> None:
+    # Chunks of six tokens, pages of four: of twelve tokens the first pass takes four, the second six, the third two.
+    (line,) = lines_of([{"request_id": "a", "input_length": 12}], 64, block_size=4, chunked_prefill_size=6).values()
+    assert line["first_token_ms"] == 30.0
+
+
+def test_who_has_the_least_output_is_retracted() -> None:
+    # `a` has two tokens more than `b` when 130 pages do not do for both.
+    rows = [
+        {"request_id": name, "play_id": name, "input_length": 4, "output_length": 100, "not_before_ms": at}
+        for name, at in (("a", 0.0), ("b", 12.0))
+    ]
+    lines = lines_of(rows, 130, block_size=1, schedule_conservativeness=0.01)
+    assert {name: line["readmission_count"] for name, line in lines.items()} == {"a": 0, "b": 1}
+
+
+@compiled_entry
+def ratio_after(config: Any, ratio: float, number: int) -> float:
+    return sglang.ratio_after(config[0], ratio, number)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "passes", "wanted"), [(0.5, 0, 0.5), (0.5, 1, 0.25), (0.25, 1, 0.2), (0.25, 2, 0.2), (0.125, 1, 0.2)]
+)
+def test_the_ratio_never_falls_below_its_bound(ratio: float, passes: int, wanted: float) -> None:
+    config = records(1, Config)
+    config.ratio_step, config.ratio_least = 0.25, 0.2
+    assert ratio_after(config, ratio, passes) == wanted

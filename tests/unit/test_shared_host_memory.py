@@ -134,11 +134,12 @@ def test_what_a_copy_leaves_the_others_get() -> None:
     assert [worker["d2h_busy_ms"] for worker in pool["workers"]] == pytest.approx([4.0 + 1.0, 8.0])
 
 
-def test_what_a_full_link_leaves_of_the_pool_the_others_get() -> None:
-    # Worker 1 stores three prompts at once, and its link of 1 GB/s is full with a third of that each. The pool's other
-    # 1 GB/s is worker 0's, which stores one: 4 ms. An equal share of the pool for each of the four copies would be
-    # 0.5 GB/s, and 8 ms.
-    deployment = workers(shared_d2h_bandwidth_gbps=2.0)
+@pytest.mark.parametrize(("shared", "busy"), [(2.0, 4.0), (1.5, 8.0)])
+def test_what_a_full_link_leaves_of_the_pool_the_others_get(shared: float, busy: float) -> None:
+    # Worker 1 stores three prompts at once, and its link of 1 GB/s is full with a third of that each. What is left of
+    # the pool is worker 0's, which stores one: of 2 GB/s 1 GB/s, and 4 ms; of 1.5 GB/s 0.5 GB/s, and 8 ms. An equal
+    # share of 2 GB/s for each of the four copies would be 0.5 GB/s; all of 1.5 GB/s would fill its own link.
+    deployment = workers(shared_d2h_bandwidth_gbps=shared)
     rows = [asks(name, [10 * n + i for i in range(4)], 0.0) for n, name in enumerate("abcdef", start=1)]
     for row in rows[2::2]:
         # A prompt shorter than a block is not stored.
@@ -146,7 +147,7 @@ def test_what_a_full_link_leaves_of_the_pool_the_others_get() -> None:
     _, report = replayed(deployment, *rows)
     (pool,) = report["host_pools"]
     assert [worker["stores"] for worker in pool["workers"]] == [1, 3]
-    assert [worker["d2h_busy_ms"] for worker in pool["workers"]] == pytest.approx([4.0, 12.0])
+    assert [worker["d2h_busy_ms"] for worker in pool["workers"]] == pytest.approx([busy, 12.0])
 
 
 def test_a_copy_that_waits_for_its_first_byte_takes_no_share() -> None:

@@ -386,7 +386,7 @@ def test_terms_are_worth_what_the_code_gives(ordinal: int, lane: int, lanes: int
     assert evaluate(NAMESPACE_RULE, ordinal=ordinal, lane=lane, lanes=lanes) == ordinal * lanes + lane
 
 
-@pytest.mark.parametrize("text", ["", "(+ 1", "(+ 1 2 3)", "(mod 1 2)", "x", "1 2", "("])
+@pytest.mark.parametrize("text", ["", "(+ 1", "(+ 1 2", "(+ 1 2 3)", "(mod 1 2)", "x", "1 2", "("])
 def test_what_is_no_term_has_no_value(text: str) -> None:
     with pytest.raises(ValueError, match=r"term|value|operator"):
         evaluate(text)

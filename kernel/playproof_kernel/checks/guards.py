@@ -322,7 +322,7 @@ def _loads_of(at: At) -> int:
     loads = 0
     for request in range(len(sim.tickets)):
         copying = int(sim.tickets[request].load)
-        # A seat that nobody has taken yet has a ticket that says nothing.
+        # A seat that no play has taken yet has a ticket that says nothing.
         if copying == NONE or sim.host_transfers[copying].request != request:
             continue
         if sim.hosts[sim.host_transfers[copying].worker].pool != row:

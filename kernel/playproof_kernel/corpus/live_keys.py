@@ -4,7 +4,7 @@
 ids, of any kind and without end. Here too a trie gives every distinct chain of blocks a number, neighbours on a chain
 neighbouring numbers; its segments are stretches of tokens, compared as a whole, so that the work grows with forks.
 
-What nobody can meet any more is forgotten (`forget`): else a server's memory would grow with all it ever saw.
+What no prompt can meet any more is forgotten (`forget`): else a server's memory would grow with all it ever saw.
 `tests/properties/test_chains.py` runs this beside a naive one.
 """
 

@@ -67,7 +67,7 @@ def take_end(sim: Sim, node: int, outcome: int, reused: int) -> bool:
     """Take in that the request of `node` ended outside as `outcome`, a `RequestState`; the driver hears of it next.
 
     Its times and tokens stand in ``sim.live[node]`` already. `reused` are the prompt tokens found in cache, NONE if
-    nobody said. False, and nothing changes, if the client had given up on it.
+    it was not said. False, and nothing changes, if the client had given up on it.
     """
     if sim.node_state[node] != _DISPATCHED:
         return False

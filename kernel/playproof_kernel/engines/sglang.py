@@ -9,14 +9,14 @@ What a pass changes takes effect at its end, but for admissions and retractions,
 the worker can tell the difference. A prompt enters the tree when its prefill is through; output does when its request
 ends, and not before.
 
-**Macro-steps.** A decode pass that retracted nobody is followed by an equal one, one token further, unless a request
-has all its tokens, the pages do not cover the growth, somebody arrives at an empty queue, or the blocked head of the
-queue comes to fit. The last is excluded by bounds over a stretch of passes (`sglang_peer`), and the step ends where
-they no longer exclude it.
+**Macro-steps.** A decode pass that retracted no request is followed by an equal one, one token further, unless a
+request has all its tokens, the pages do not cover the growth, a request arrives at an empty queue, or the blocked head
+of the queue comes to fit. The last is excluded by bounds over a series of passes (`sglang_peer`), and the step ends
+where they no longer exclude it.
 
 **Prefill and decode roles.** A prefill worker ends a request with its first, hidden token, and keeps its prompt
 locked until the decode worker has it. A decode worker seats requests whose prompt was handed over in the order of
-activation; while a destination is pending, or one of those has no seat, nobody else is admitted.
+activation; while a destination is pending, or one of those has no seat, no other request is admitted.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def start_pass(sim: Sim, worker: int) -> bool:
             if remaining(sim, request) > 0 and record.stuck == 0:
                 decoding += 1
                 known_tokens += known(sim, request)
-    waits = record.running == record.stuck  # nobody runs, or one that can do nothing
+    waits = record.running == record.stuck  # no request runs, or one that can do nothing
     no_outcome = sim.queues[worker, OUTCOMES].head == NONE
     if taken == 0 and waits and no_outcome and record.retracted == 0:
         record.passes -= 1
@@ -312,7 +312,7 @@ def plan_macro(sim: Sim, worker: int) -> None:
 def _decode(sim: Sim, worker: int, number: int, end: int) -> None:
     """Give every running request that wants tokens `number` of them, the last at `end`."""
     record = sim.workers[worker]
-    if config_of(sim, worker).spare_groups != 0:
+    if config_of(sim, worker).spare_pages != 0:
         sglang_own.evict_ahead(sim, worker, number)
     claim(sim, worker, growth(sim, worker, number))
     if number > 1:

@@ -1,9 +1,9 @@
 """An SGLang worker under its overlap schedule: a pass is put together when the one before it starts to run.
 
-The tokens of the pass in progress are not known by then. Who is certain to get the last that it wants from it, by
-length, takes no part in a decode pass behind it, but keeps its seat and its pages until the result is there. If these
-pages are what a decode pass lacks, no pass is put behind the one in progress, and nobody is retracted. Who is retracted
-nevertheless gets nothing from the pass in progress, and computes its token anew.
+The tokens of the pass in progress are not known by then. A request that is certain to get its last token from it, by
+its length, takes no part in a decode pass behind it, but keeps its seat and its pages until the result is there. If
+these pages are what a decode pass lacks, no pass is put behind the one in progress, and no request is retracted. A
+request that is retracted nevertheless gets nothing from the pass in progress, and computes its token anew.
 
 Other than without overlap, what a pass changes in the pool shows when it is scheduled: a decode pass takes the places
 of its tokens then, and a chunk of a prompt can be found when the pass after it is scheduled. A whole prompt enters the

@@ -2,7 +2,7 @@
 
 Admission puts a whole batch together before it touches memory: each candidate is weighed with its prefix locked and
 with a page to spare, and once the batch is complete, as much is evicted as the batch can want at most. After a
-candidate that did not fit nobody is looked at until a request leaves, so a macro-step, in which nobody does, needs no
+candidate that did not fit no other is looked at until a request leaves, so a macro-step, in which none does, needs no
 bound for it.
 
 Every look at a candidate counts as a use of its cached prefix, admitted or not. Only on a worker on which nothing runs,
@@ -162,7 +162,7 @@ def _try(sim: Sim, worker: int, request: int, part: Any) -> bool:
 
 @compiled
 def prefill_batch(sim: Sim, worker: int, part: Any) -> int:
-    """Take requests from the head of the queue into a prefill pass, and return how many; nobody overtakes."""
+    """Take requests from the head of the queue into a prefill pass, and return how many; none overtakes."""
     config, record = config_of(sim, worker), sim.workers[worker]
     waiting = sim.queues[worker, WAITING]
     _open_batch(sim, worker)
@@ -191,7 +191,7 @@ def prefill_batch(sim: Sim, worker: int, part: Any) -> int:
             continue
         if taken > 0 or stalled > 0 or record.holding > 0:
             break
-        # Nobody will give anything back: what does not fit into an idle worker never will.
+        # No request will give anything back: what does not fit into an idle worker never will.
         end_head(sim, worker)
         record.blocked = _NOT
     _close_batch(sim, worker, taken)
@@ -241,7 +241,7 @@ def end_prefill(sim: Sim, worker: int, end: int) -> None:
 def end_batch(sim: Sim, worker: int) -> None:
     """After a prefill pass: cache the chunk of a prompt that goes on, and look at others again if the batch was new.
 
-    A batch that had nobody to join becomes the running one, and of a batch with a cut prompt that one leaves.
+    A batch that had none to join becomes the running one, and of a batch with a cut prompt that one leaves.
     """
     record = sim.workers[worker]
     if record.cut != NONE and sim.tickets[record.cut].canceled == 0:

@@ -40,7 +40,7 @@ _MARGIN = 1e-3
 class Block(IntEnum):
     """Why the head of the waiting queue was not admitted."""
 
-    NONE = 0  # nobody waits, no seat is free, or nobody is looked at until a request leaves
+    NONE = 0  # no request waits, no seat is free, or none is looked at until a request leaves
     BUDGET = 1  # its tokens and reserve do not fit into what is free
     OTHER = 2  # anything else; macro-steps do not reason about it
 
@@ -134,7 +134,7 @@ def _note_need(sim: Sim, worker: int, request: int, tokens: int, reserve: int) -
 
 @compiled
 def prefill_batch(sim: Sim, worker: int, part: Any) -> int:
-    """Take requests from the head of the queue into a prefill pass, and return how many; nobody overtakes."""
+    """Take requests from the head of the queue into a prefill pass, and return how many; none overtakes."""
     config = config_of(sim, worker)
     record = sim.workers[worker]
     size = config.block_size
@@ -163,7 +163,7 @@ def prefill_batch(sim: Sim, worker: int, part: Any) -> int:
         if not fits:
             if taken > 0 or stalled > 0 or record.holding > 0:
                 break
-            # Nobody will give anything back: what does not fit into an idle worker never will.
+            # No request will give anything back: what does not fit into an idle worker never will.
             end_head(sim, worker)
             record.blocked = _NOT
             total = _tokens_free(sim, worker)

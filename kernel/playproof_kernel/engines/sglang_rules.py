@@ -24,18 +24,18 @@ class RuleSet:
         Admission settles a whole batch before it evicts for it: a candidate's cached prefix is no room, one page more
         is kept for each, a prompt that is cut has to fit as a whole and then goes on unweighed, the input budget stops
         once it is exceeded, an admitted request is charged its full output, every look is a use of the prefix, and
-        after one that did not fit nobody is looked at until a request leaves.
+        after one that did not fit no other is looked at until a request leaves.
     sorted_batch : bool
         A retraction evicts all that it can first, sorts the running requests, by most output, then by the shorter
         prompt, and takes the last; they stay sorted. Else the first of those with the least output goes.
     late_places : bool
         The place of a token is taken in the pass that computes it, not in the one that generates it; at the end of a
         prefill pass requests are dealt with one after another.
-    spare_groups : bool
+    spare_pages : bool
         A decode pass evicts until there is a page for every request, not only for those that need one.
     fixed_nodes : bool
         What one insert adds to the tree is a node for good, and prompt and output are nodes apart; else a leaf that
-        nobody else uses is prolonged.
+        no other request uses is prolonged.
     whole_leaves : bool
         Leaves are evicted whole; else pages from their end, as many as needed.
     ratio_most : float
@@ -46,7 +46,7 @@ class RuleSet:
     whole_batches: bool
     sorted_batch: bool
     late_places: bool
-    spare_groups: bool
+    spare_pages: bool
     fixed_nodes: bool
     whole_leaves: bool
     ratio_most: float
@@ -58,7 +58,7 @@ RULE_SETS = {
         whole_batches=True,
         sorted_batch=True,
         late_places=True,
-        spare_groups=True,
+        spare_pages=True,
         fixed_nodes=True,
         whole_leaves=True,
         ratio_most=1.0,
@@ -68,7 +68,7 @@ RULE_SETS = {
         whole_batches=False,
         sorted_batch=False,
         late_places=False,
-        spare_groups=False,
+        spare_pages=False,
         fixed_nodes=False,
         whole_leaves=False,
         ratio_most=float("inf"),

@@ -5,8 +5,8 @@ preemption of the request admitted last; then admission from the head of the wai
 request's first token comes at the end of its last prefill pass.
 
 **Macro-steps.** When a pass computed one output token of every running request and admitted, preempted and refused
-nobody, the next pass would do the same, one token further, as long as no request finishes, the pool can cover the
-growth and nobody arrives at an empty queue. Such passes are run as one event and their effects applied once, at its end
+none, the next pass would do the same, one token further, as long as no request finishes, the pool can cover the
+growth and none arrives at an empty queue. Such passes are run as one event and their effects applied once, at its end
 or when an arrival cuts it short.
 
 A blocked head of the queue stays blocked meanwhile. It is blocked because its blocks, less those of its prefix that are
@@ -295,9 +295,9 @@ def admit_waiting(sim: Sim, worker: int, budget: int, part: Any) -> None:
 
 @compiled
 def _admit_beside_host(sim: Sim, worker: int, budget: int, part: Any) -> None:
-    """Do the same on a worker with host memory: what the host has of a prompt is restored before its admission.
+    """Admit waiting requests on a worker with host memory, which restores what the host has of a prompt beforehand.
 
-    Nobody is looked at without budget left, since looking counts as use.
+    No request is looked at without budget left, since looking counts as use.
     """
     config = config_of(sim, worker)
     record = sim.workers[worker]
@@ -449,7 +449,7 @@ def start_pass(sim: Sim, worker: int) -> bool:
     decoding, known_tokens = _decode_part(sim, worker)
     no_outcome = sim.queues[worker, OUTCOMES].head == NONE
     if record.running == 0 and not preempted:
-        record.passes -= 1  # of which nobody computes anything
+        record.passes -= 1  # in which no request computes anything
         if no_outcome:
             return False
     duration = passes.cost(sim, worker, part, decoding, known_tokens)

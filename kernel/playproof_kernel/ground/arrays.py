@@ -177,7 +177,7 @@ class Worker(Record):
     holding: i8 = 0  # requests with a `Hold` on memory
     arrivals: i8 = 0  # destinations ever asked for here
     capacity_epoch: i8 = 0  # rises whenever memory or a seat may have become free
-    free: i8 = 0  # blocks that nobody holds and that cache nothing
+    free: i8 = 0  # blocks that no request holds and that cache nothing
     idle: i8 = 0  # cached blocks without a reference
     free_wanted: i8 = 0  # blocks that the latest eviction was to leave free; vLLM
     next_frame: i8 = 0  # where the search for a free block begins; vLLM
@@ -209,7 +209,7 @@ class Worker(Record):
     blocked: i8 = 0  # why the head of the queue was not admitted: a `Block`
     need: i8 = 0  # tokens that the head would have to find free
     least_need: i8 = 0  # the same if its cached prefix went
-    full: i8 = 0  # whether nobody is looked at until a request leaves; rules of SGLang's own
+    full: i8 = 0  # whether no waiting request is looked at until a running one leaves; rules of SGLang's own
     cut: i8 = NONE  # whose prompt the current pass computes in part, or NONE; likewise, and so the next six
     offset: f8 = 0  # tokens that the batch that is put together will want, and running requests may
     charged: i8 = 0  # tokens that it takes now
@@ -467,7 +467,7 @@ class Config(Record):
     whole_batches: i8 = 0
     sorted_batch: i8 = 0
     late_places: i8 = 0
-    spare_groups: i8 = 0
+    spare_pages: i8 = 0
     fixed_nodes: i8 = 0
     whole_leaves: i8 = 0
     ignore_eos: i8 = 0

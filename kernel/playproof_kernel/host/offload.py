@@ -9,8 +9,8 @@ its workers share, and with it the rate of the transfers (`host_links`).
 
 What becomes of a G1 block that a store still reads differs. Before a private pool it may be given to another request,
 but the pass that writes it does not begin to compute before that store has ended: the pass's fence. Before a shared
-pool nobody knows when that will be, so the store keeps the block: it has a reference of its own until it has ended, and
-with it the pass during which it does.
+pool it is not known when that will be, so the store keeps the block: it has a reference of its own until it has ended,
+and with it the pass during which it does.
 
 A request is *deferred* for what is on its way. Deferred requests keep their order, come before the waiting queue, and
 are looked at again once any transfer of the pool has ended. A busy worker hears of such ends at the end of its pass.
@@ -191,7 +191,7 @@ def _end(sim: Sim, row: int) -> None:
     elif _end_store(sim, row):
         _give_back(sim, row)
     if sim.workers[worker].pass_end == NONE:
-        # Else it tells at the end of its pass: what that has done so far, nobody is to know.
+        # Else it tells at the end of its pass: what that has done so far is not known to others.
         cache_events.publish(sim, worker)
 
 
@@ -413,8 +413,8 @@ def _use_all(sim: Sim, worker: int, request: int) -> None:
     """Use every prompt block of `request` that is idle in the host, last first.
 
     A prompt that is computed in chunks is used with each of them. All but the last of these uses show only in the order
-    of the request's own blocks, as long as nobody else's blocks are used and none of its own are evicted; so they are
-    put off until that could matter (`_settle`).
+    of the request's own blocks, as long as no other request's blocks are used and none of its own are evicted; so they
+    are put off until that could matter (`_settle`).
     """
     record = sim.hosts[sim.hosts[worker].pool]
     if record.recent == request:
@@ -475,7 +475,7 @@ def _use(sim: Sim, worker: int, request: int, begin: int, end: int, before: int)
 
 @compiled
 def forget(sim: Sim, request: int) -> None:
-    """Have done with a request whose slot is taken by another one."""
+    """Forget a request whose slot is taken by another one."""
     for worker in range(sim.hosts.shape[0]):
         if sim.hosts[worker].recent == request:
             _settle(sim, worker)
@@ -570,7 +570,7 @@ def eviction_matters(sim: Sim, worker: int) -> bool:
 
 @compiled
 def _reads_loose_frames(sim: Sim, worker: int) -> bool:
-    """Whether a store of `worker` reads a G1 block that nobody may hold, and that growth may take."""
+    """Whether a store of `worker` reads a G1 block that may be without a holder, so that growth may take it."""
     pool = host_pool.pool_of(sim, worker)
     addresses = sim.addresses[worker]
     row = int(sim.queues[worker, STORES].head)

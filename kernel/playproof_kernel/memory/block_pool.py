@@ -56,7 +56,7 @@ SERIALS_BELOW = 1 << 31
 
 @compiled
 def generated_key(serial: int, number: int) -> int:
-    """Return the key of block `number` of a request when it holds a generated token: nobody else's, ever."""
+    """Return the key of block `number` of a request when it holds a generated token: no other block ever has it."""
     return GENERATED | (int(serial) << _NUMBER_BITS) | int(number)
 
 

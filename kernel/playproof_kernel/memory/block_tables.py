@@ -216,7 +216,7 @@ def get_computed_blocks(sim: Sim, worker: int, request: int, most: int) -> int:
 def fits(sim: Sim, worker: int, total: int, hits: int, promised: int) -> bool:
     """Whether `total` blocks can be had, beside `promised` other ones, when the first `hits` are those found last.
 
-    Of these, the ones that nobody uses are taken out of what is available.
+    Of these, the ones that no request uses are taken out of what is available.
     """
     short = total - (block_pool.available(sim, worker) - promised)
     return bool(

@@ -1,7 +1,7 @@
 """Cache events: what prompt blocks a device or host pool stored and removed, and what of it has been told.
 
 A worker's events (a prompt block was cached, a cached one was evicted) go out together when one of its passes ends, or,
-while it idles, a transfer to it or to or from its host memory; what its pass under way has done so far, nobody knows.
+while it idles, a transfer to it or to or from its host memory; what its pass under way has done so far is not told yet.
 So each device has an *index* beside it: for every key that it has or had, the frames there are and the frames that were
 published. An event changes the first and marks the entry; publishing makes the second equal and drops entries that are
 gone. A host pool, which workers may share, has an index as well: what arrives there is published at once, for that is

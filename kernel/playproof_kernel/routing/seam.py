@@ -23,7 +23,7 @@ class Policy(NamedTuple):
     configure : callable (Config, RouterSpec or None) -> None
         Write into the configuration of all roles what `choose` reads there.
     hears : bool
-        Whether it reads what caches tell (`cache_events`); what nobody hears is not told.
+        Whether it reads what caches tell (`cache_events`); events that no policy reads are not recorded.
     choose : (sim, role, request) -> int
         The worker of the role where `request` is placed. It writes what the policy itself keeps, and no more.
     """

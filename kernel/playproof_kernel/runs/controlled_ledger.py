@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from playproof_spec.graph import Graph
 from playproof_spec.ledger import NEVER, Float64, Int64, RunTotals
 from playproof_spec.machines import NodeState, PhaseState, RequestState

@@ -35,7 +35,7 @@ Uint32 = npt.NDArray[np.uint32]
 
 # Slots beyond the seats at the start; they double when they are short.
 SLOTS = 1024
-# Distinct gaps between tokens that may stay in their table, which nobody reads here and which takes time to empty.
+# Distinct gaps between tokens that may stay in their table, which is not read here and takes time to empty.
 GAPS_KEPT = 4096
 
 

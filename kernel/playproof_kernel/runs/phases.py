@@ -171,7 +171,7 @@ def next_time(sim: Sim) -> int:
 
 @compiled
 def _cap_idle(sim: Sim) -> bool:
-    """Let nobody wait longer than the caps: idle trees first, in the order of lanes, then all together."""
+    """Let no timer be later than the caps allow: idle trees first, in the order of lanes, then all together."""
     run, config = sim.run[0], sim.config[0]
     moved = False
     for lane in range(config.lanes):

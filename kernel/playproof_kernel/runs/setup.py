@@ -215,7 +215,7 @@ def _new_static(graph: CompiledGraph, config: Any) -> Any:
         return static
     both = np.concatenate([static, static]).view(type(static))
     prefill, decode = both[: len(static)], both[len(static) :]
-    # A prefill worker computes the prompt and one token that nobody sees, if any token is wanted.
+    # A prefill worker computes the prompt and one token that the client does not see, if any token is wanted.
     prefill.limit = np.minimum(prefill.limit, 1)
     for rows, role in ((prefill, config[0]), (decode, config[1])):
         _forget_answers(rows, role)

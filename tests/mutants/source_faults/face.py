@@ -205,16 +205,6 @@ FACE: tuple[Fault, ...] = (
         FIT,
     ),
     Fault(
-        "face-25",
-        "playproof/fit.py",
-        "    chunk = max(workers.chunked_prefill_size - workers.block_size, 1)\n"
-        '    budget = min(chunk, workers.max_prefill_tokens) if backend == "sglang" else workers.max_batched_tokens\n',
-        "    chunk = max(workers.chunked_prefill_size - workers.block_size, 1)\n"
-        '    budget = max(chunk, workers.max_prefill_tokens) if backend == "sglang" else workers.max_batched_tokens\n',
-        "the bound of a run's end takes SGLang's larger budget",
-        FIT,
-    ),
-    Fault(
         "face-26",
         "playproof/capacity.py",
         "tokens = inputs + np.maximum(outputs - 1, 0)",

@@ -15,7 +15,9 @@ AHEAD = (REPLAYS, "tests/unit/test_scheduling.py", "-k", "async or ahead or give
 SCHEDULING = ("tests/unit/test_scheduling.py", REPLAYS, "-k", "scheduling or preempt or watermark or polynomial")
 RETRACTION = ("tests/properties/test_replay.py", "-k", "retraction_equals")
 RULES = ("tests/unit/test_scheduling.py",)
+SGLANG_RULES = ("tests/unit/test_sglang_rules.py", "-k", "leaves or whole_pages or least_output or its_bound")
 CONTROLS = ("tests/unit/test_goldens_of_controls.py",)
+RUN_CONTROLS = ("tests/unit/test_run_controls.py", "-k", "barrier or idleness")
 BLOCKS = ("tests/properties/test_blocks.py",)
 RADIX = ("tests/properties/test_radix.py",)
 KEYS = ("tests/properties/test_block_keys.py",)
@@ -182,13 +184,13 @@ KERNEL: tuple[Fault, ...] = (
         f"{ROOM}/engines/vllm.py",
         "        while needed - live.table_len > block_pool.available(sim, worker):\n"
         "            preempted = True\n"
-        "            if _preempt_last(sim, worker) == request:\n"
+        "            if preempt_last(sim, worker) == request:\n"
         "                fits = False\n"
         "                break\n"
         "        if fits:\n",
         "        while needed - live.table_len >= block_pool.available(sim, worker):\n"
         "            preempted = True\n"
-        "            if _preempt_last(sim, worker) == request:\n"
+        "            if preempt_last(sim, worker) == request:\n"
         "                fits = False\n"
         "                break\n"
         "        if fits:\n",
@@ -267,7 +269,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-28",
-        f"{ROOM}/engines/vllm.py",
+        f"{ROOM}/engines/vllm_async.py",
         "return bool(live.owed > 0 and live.generated + live.owed >= sim.static[request].limit)",
         "return bool(live.owed > 0 and live.generated + live.owed > sim.static[request].limit)",
         "with asynchronous scheduling a request that ends is scheduled once more",
@@ -310,16 +312,16 @@ KERNEL: tuple[Fault, ...] = (
     Fault(
         "kernel-33",
         f"{ROOM}/engines/timing.py",
-        "share = min(1.0, float(total_tokens) / capacity)",
-        "share = float(total_tokens) / capacity",
+        "share = min(1.0, float(tokens) / capacity)",
+        "share = float(tokens) / capacity",
         "the polynomial is asked for pools fuller than full",
         ("tests/unit/test_scheduling.py",),
     ),
     Fault(
         "kernel-34",
         f"{ROOM}/engines/timing.py",
-        "return round(ms * 1e6)\n\n\n@compiled\ndef decode_ns",
-        "return int(ms * 1e6)\n\n\n@compiled\ndef decode_ns",
+        "return round((_PREFILL_2 * tokens",
+        "return int((_PREFILL_2 * tokens",
         "nanoseconds of a prefill are cut off, not rounded",
         (REPLAYS, "-k", "polynomial"),
     ),
@@ -337,14 +339,14 @@ KERNEL: tuple[Fault, ...] = (
         "return float((b << 21) | (a >> 11)) / 9007199254740992.0",
         "return float((b << 21) | (a >> 12)) / 9007199254740992.0",
         "draws lose their last bit",
-        DRAFTS,
+        ("tests/properties/test_speculation.py", "-k", "last_bit"),
     ),
     # The pool of blocks
     Fault(
         "kernel-37",
         f"{ROOM}/memory/block_pool.py",
-        "    for i in range(number - 1, -1, -1):\n        copy = natural(entries[i])\n        refs =",
-        "    for i in range(number):\n        copy = natural(entries[i])\n        refs =",
+        "    for i in range(number - 1, -1, -1):\n        frame = natural(entries[i])\n        refs =",
+        "    for i in range(number):\n        frame = natural(entries[i])\n        refs =",
         "the head of a prompt is let go before its end, and evicted first",
         BLOCKS,
     ),
@@ -367,7 +369,7 @@ KERNEL: tuple[Fault, ...] = (
     Fault(
         "kernel-40",
         f"{ROOM}/memory/block_pool.py",
-        "    if record.newest - record.oldest + number > mask:\n        _squeeze(pool)\n",
+        "    if record.newest - record.oldest + number > mask:\n        _compact(pool)\n",
         "",
         "the order of idle blocks overwrites its own beginning",
         BLOCKS,
@@ -378,7 +380,7 @@ KERNEL: tuple[Fault, ...] = (
         "key = static.space + keys.first + (block - number) * config.key_stride",
         "key = keys.first + (block - number) * config.key_stride",
         "cached blocks are found across namespaces",
-        ("tests/unit/test_run_controls.py", "-k", "scope_share"),
+        CONTROLS,
     ),
     # SGLang
     Fault(
@@ -387,7 +389,7 @@ KERNEL: tuple[Fault, ...] = (
         "        if nodes[above].tick <= nodes[leaf].tick:\n",
         "        if nodes[above].tick >= nodes[leaf].tick:\n",
         "the newest leaf of the radix tree is evicted first",
-        RADIX,
+        SGLANG_RULES,
     ),
     Fault(
         "kernel-43",
@@ -419,7 +421,7 @@ KERNEL: tuple[Fault, ...] = (
         "ratio = max(ratio - config.ratio_step, config.ratio_least)",
         "ratio = ratio - config.ratio_step",
         "the new-token ratio falls below its bound",
-        ("tests/unit/test_sglang_rules.py", REPLAYS, "-k", "ratio or sglang"),
+        SGLANG_RULES,
     ),
     Fault(
         "kernel-47",
@@ -435,7 +437,7 @@ KERNEL: tuple[Fault, ...] = (
         "tokens = record.chunk_left // size * size",
         "tokens = record.chunk_left",
         "a chunk is not cut to whole pages",
-        RETRACTION,
+        SGLANG_RULES,
     ),
     Fault(
         "kernel-49",
@@ -443,7 +445,7 @@ KERNEL: tuple[Fault, ...] = (
         "return bool(tokens > other or (tokens == other and sim.static[a].input < sim.static[b].input))",
         "return bool(tokens < other or (tokens == other and sim.static[a].input < sim.static[b].input))",
         "the request with the most output is retracted first",
-        RETRACTION,
+        SGLANG_RULES,
     ),
     # Prefill/decode, routing
     Fault(
@@ -460,7 +462,7 @@ KERNEL: tuple[Fault, ...] = (
         "        if sim.handoff_state[node] == _TRANSFERRING:\n            _queue(",
         "        if True:\n            _queue(",
         "a transfer of a canceled request activates it",
-        ("tests/properties/test_handoff_machine.py", "tests/properties/test_disaggregated.py"),
+        RULES,
     ),
     Fault(
         "kernel-52",
@@ -468,7 +470,7 @@ KERNEL: tuple[Fault, ...] = (
         "if prompt >= config.context or prompt > config.blocks * config.block_size:",
         "if prompt >= config.context or prompt >= config.blocks * config.block_size:",
         "a prompt that fills the pool of a decode worker to the last token is refused there",
-        ("tests/properties/test_disaggregated.py", REPLAYS, "-k", "naive or pd"),
+        RULES,
     ),
     Fault(
         "kernel-53",
@@ -490,9 +492,9 @@ KERNEL: tuple[Fault, ...] = (
     Fault(
         "kernel-55",
         f"{ROOM}/host/host_pool.py",
-        "        for low in range(PAGE - 1, -1, -1):\n            if left > 0",
-        "        for low in range(PAGE):\n            if left > 0",
-        "the head of a page of a prompt is evicted before its end",
+        "        for low in range(GROUP - 1, -1, -1):\n            if left > 0",
+        "        for low in range(GROUP):\n            if left > 0",
+        "the head of a key group of a prompt is evicted before its end",
         HOST,
     ),
     Fault(
@@ -559,7 +561,7 @@ KERNEL: tuple[Fault, ...] = (
         "capped = sim.plays[seat].idle_since + config.tree_cap",
         "capped = run.idle_since + config.tree_cap",
         "the cap on a play's idleness counts from the last end of any play",
-        ("tests/properties/test_run_controls.py", "-k", "cap or naive or equals"),
+        RUN_CONTROLS,
     ),
     Fault(
         "kernel-64",
@@ -567,7 +569,7 @@ KERNEL: tuple[Fault, ...] = (
         "        if phase[0] == _BARRIER and _server_settled(sim):\n",
         "        if phase[0] == _BARRIER:\n",
         "measurement begins while engines still hold prompts of the preparation",
-        (*CONTROLS, "tests/properties/test_run_controls.py"),
+        RUN_CONTROLS,
     ),
     Fault(
         "kernel-65",
@@ -587,7 +589,7 @@ KERNEL: tuple[Fault, ...] = (
     ),
     Fault(
         "kernel-67",
-        f"{ROOM}/runs/controlled_run.py",
+        f"{ROOM}/runs/controlled_setup.py",
         "return np.where(np.diff(graph.edge_offsets) == 0, floors, 0)",
         "return floors",
         "in a play that starts whole, requests that wait for others have floors",
@@ -616,13 +618,13 @@ KERNEL: tuple[Fault, ...] = (
         "        elif handoffs.reserve_next(sim, worker):\n",
         "        elif False:\n",
         "a pending destination on a worker that cannot start a pass waits for ever",
-        ("tests/properties/test_disaggregated.py", "-k", "equals_the_naive"),
+        RULES,
     ),
     Fault(
         "kernel-71",
-        f"{ROOM}/runs/clock_bound.py",
-        "budget = min(budget, worker.long_prefill_tokens)",
-        "budget = max(budget, worker.long_prefill_tokens)",
+        f"{ROOM}/engines/vllm.py",
+        "return min(spec.max_batched_tokens, spec.long_prefill_tokens)",
+        "return max(spec.max_batched_tokens, spec.long_prefill_tokens)",
         "the bound of a run's end overlooks that long prompts go in small steps",
         ("tests/unit/test_clock.py",),
     ),
@@ -657,5 +659,13 @@ KERNEL: tuple[Fault, ...] = (
         "            if self._engaged(slot):\n",
         "an online SGLang worker reuses a slot whose prompt is still in its tree",
         ("tests/properties/test_live.py",),
+    ),
+    Fault(
+        "kernel-76",
+        f"{ROOM}/engines/sglang.py",
+        "return min(max(spec.chunked_prefill_size - spec.block_size, 1), spec.max_prefill_tokens)",
+        "return max(max(spec.chunked_prefill_size - spec.block_size, 1), spec.max_prefill_tokens)",
+        "the bound of a run's end takes SGLang's larger budget",
+        ("tests/unit/test_fit.py", "-k", "not never_fits_is"),
     ),
 )

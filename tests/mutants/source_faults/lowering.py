@@ -309,7 +309,7 @@ LOWERING: tuple[Fault, ...] = (
         "while numbers[at] >= 0 and keys[at] != key:",
         "while numbers[at] >= 0 and False:",
         "two hash ids that fall into one place of the table become one",
-        ("tests/unit/test_ordinary.py", "tests/unit/test_dynamo.py", "-k", "numbering or hash or collision"),
+        QWEN,
     ),
     Fault(
         "lowering-25",

@@ -173,7 +173,7 @@ SPEC: tuple[Fault, ...] = (
         "success_completes=success is not None and success.to == NodeState.COMPLETED and not success.guard,",
         "success_completes=success is not None and success.to == NodeState.COMPLETED,",
         "a success that a guard may forbid counts as certain",
-        G5,
+        G4,
     ),
     Fault(
         "spec-08",
@@ -220,7 +220,7 @@ SPEC: tuple[Fault, ...] = (
         PROOFS,
         "            if less <= HORIZON_NS:\n",
         "            if less < HORIZON_NS:\n",
-        "of the path that passes the end of the clock one edge too many is named",
+        "of the path that passes the end of the clock edges are named that the rest can spare",
         G4,
     ),
     # Proofs of machines
@@ -230,7 +230,7 @@ SPEC: tuple[Fault, ...] = (
         '        questions.find(f"{move.name} can never happen", possible)\n',
         "",
         "an entry of a table that can never happen is accepted",
-        (MUTANTS, "-k", "transfer or host_block or lane"),
+        TABLES,
     ),
     Fault(
         "spec-15",
@@ -287,7 +287,7 @@ SPEC: tuple[Fault, ...] = (
         '"what was dispatched was due": f"(=> {_in(\'s\', begun)} come)",',
         "",
         "a node may be dispatched before its time",
-        (MUTANTS, "-k", "node"),
+        TABLES,
     ),
     Fault(
         "spec-22",
@@ -295,7 +295,7 @@ SPEC: tuple[Fault, ...] = (
         """alive = "(< s 3)\"""",
         """alive = "(< s 2)\"""",
         "nothing of the preparation can fail at the barrier",
-        ("tests/unit/test_obligations.py", "-k", "our_machines or m9"),
+        (OBLIGATIONS, "-k", "our_machines or m9"),
     ),
     Fault(
         "spec-23",
@@ -358,9 +358,9 @@ SPEC: tuple[Fault, ...] = (
     Fault(
         "spec-30",
         TOPOLOGY,
+        "start = dispatch[node] + min(delay[edge], HORIZON_NS + 1 - dispatch[node])",
         "start = min(dispatch[node] + delay[edge], HORIZON_NS + 1)",
-        "start = dispatch[node] + delay[edge]",
-        "times beyond the clock add up past what an integer holds",
+        "two times of the whole clock add up to more than an integer holds",
         G4,
     ),
     Fault(
@@ -410,6 +410,14 @@ SPEC: tuple[Fault, ...] = (
         "low = start + records.slack\n            cause.pop(node)",
         "cause.pop(node)",
         "a contradiction is passed on to all that follow",
+        G6,
+    ),
+    Fault(
+        "spec-36b",
+        RECORDED,
+        "compared & (event > records.start[target] - delay)",
+        "compared & (event + delay > records.start[target])",
+        "two times of the whole clock add up to more than an integer holds, and contradict nothing",
         G6,
     ),
     Fault(
