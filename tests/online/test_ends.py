@@ -31,6 +31,7 @@ from playproof.cli import main
 from playproof.online import descriptors, processes
 from playproof.online import replay as online_replay
 from playproof.online.client import cause_of
+from playproof.online.counted import Offsets
 from playproof.online.driver import Lateness
 from playproof.online.options import OnlineOptions
 from playproof.online.outcome import failures
@@ -245,9 +246,12 @@ def test_other_lengths_are_counted_and_told(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_share_of_one_in_a_hundred_is_no_warning() -> None:
-    observed = SimpleNamespace(deaths=(), fewer=1, more=2, prompts_differ=0)
+    observed = SimpleNamespace(deaths=(), fewer=1, more=2, prompts=Offsets(), causes={})
     setting = SimpleNamespace(options=OnlineOptions())
     report: Any = SimpleNamespace(observed=observed, setting=setting, _counts=lambda: {"completed_requests": 100})
+    report._miscounted = lambda completed: _Online._miscounted(report, completed)
+    for prompt in range(100):
+        observed.prompts.add(16, 17 if prompt == 0 else 16)
     (warning,) = _Online.warnings(report)
     assert warning.startswith("2 of 100 completed requests have more tokens")
 

@@ -477,5 +477,5 @@ def test_a_vocabulary_that_is_too_small(tmp_path: Path) -> None:
         row["input_length"] = len(row["hash_ids"])
     path = tmp_path / "ones.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in [head, *rows]))
-    with pytest.raises(ValueError, match="60 blocks of 1 tokens cannot be told apart with a vocabulary of 2"):
+    with pytest.raises(ValueError, match="30 blocks of 1 tokens cannot be told apart with a vocabulary of 2"):
         Encoding(pp.load(path).graph, 2)
