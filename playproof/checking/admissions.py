@@ -292,15 +292,17 @@ def check_sources(run: Run, deployment: Deployment) -> None:
     if prepared is None:
         run.tally.skip("what prepared the caches, only the report of a warmup says", ["run-reuse-source"])
         return
+    if run.load.stop_ns >= 0 and len(run.node) < run.graph.node_count:
+        run.tally.skip("what a stop leaves unfinished has no line, and may have computed it", ["run-reuse-source"])
+        return
     role = deployment.roles[0]
     first = np.flatnonzero((entry.pool != DECODE) & (entry.pool_ordinal == 0))
     row = entry.row[first]
     worker = run.lines["prefill_worker_idx" if deployment.split else "decode_worker_idx"][row]
     shared = any(each.host == "cluster_shared" for each in deployment.roles)
-    # What came from the worker's own memory; and what a host pool that workers share may have from any of them.
-    _check_pool(run, chains, role, first, worker, entry.g1 if shared else entry.reused, prepared)
-    if shared:
-        _check_pool(run, chains, role, first, np.zeros_like(worker), entry.reused, prepared)
+    # A load from host memory that workers share brings to a worker what others computed, and does so for a request which
+    # may be admitted later than those that find it there, or never: on the device, too, it may be of any of them.
+    _check_pool(run, chains, role, first, np.zeros_like(worker) if shared else worker, entry.reused, prepared)
 
 
 def _prepared(run: Run) -> tuple[Int64, Int64] | None:

@@ -12,7 +12,7 @@ from controlled import controlled_loads, steady, steady_pairs
 from honest_runs import KINDS, honest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
-from loading import loading_cases
+from loading import loading_case, loading_cases
 from playproof_spec.certificate import prove
 from playproof_spec.deployment import DeploymentSpec, LoadSpec, RouterSpec, SpeculationSpec
 from playproof_spec.findings import InvalidInput
@@ -97,6 +97,13 @@ def test_replays_under_pressure_pass(case: tuple[Graph, DeploymentSpec], load: L
     report = report_of(prove(case[0]), case[1], load)
     event(f"preempted: {report.to_dict()['preemptions'] > 0}")
     assert told(checked(report)) == []
+
+
+def test_what_a_load_brought_for_a_request_that_is_admitted_later() -> None:
+    """A worker finds on its device what it loaded from shared host memory, where another worker's block had gone."""
+    graph, deployment, load = loading_case(261241, shared=True, split=False)
+    report = report_of(prove(graph), deployment, replace(load, stop_ns=None))
+    assert told(checked(report, may_cancel=True)) == []
 
 
 @given(loading_cases())
