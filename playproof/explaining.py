@@ -245,7 +245,7 @@ class _Explainer:
         node, dispatched = int(self.node[row]), int(self.ledger.dispatched_ns[self.columns.node[row]])
         found: list[tuple[int, Condition]] = []
 
-        def add(kind: str, source: str, fired_ns: int, delay_ns: int) -> None:
+        def decided(kind: str, source: str, fired_ns: int, delay_ns: int) -> None:
             # Timers of a profile may be moved forward, so that a request starts before all of its conditions are due.
             due = fired_ns + delay_ns
             condition = Condition(kind, source, fired_ns / NS_PER_MS, delay_ns / NS_PER_MS, due == dispatched)
@@ -259,14 +259,14 @@ class _Explainer:
             times = self.ledger.dispatched_ns if at_dispatch else self.ledger.terminal_ns
             delay = int(ms_to_ns(float(graph.edge_delay_ms[edge]) / self.report.load.speedup))
             kind = Relation(int(graph.edge_relation[edge])).name.lower().replace("_", " ")
-            add(kind, graph.request_ids[graph.edge_source[edge]], int(times[self.columns.node[source]]), delay)
+            decided(kind, graph.request_ids[graph.edge_source[edge]], int(times[self.columns.node[source]]), delay)
         start = int(self.ledger.play_start_ns[self.columns.play[row]])
         if start >= 0 and (dispatched != start or not found):
             latest = max((due for due, _ in found), default=start)
             if dispatched > latest:  # no edge was met that late: its own recorded time was
-                add("floor", "", start, dispatched - start)
+                decided("floor", "", start, dispatched - start)
         if not found:
-            add("play", "", start, 0)
+            decided("play", "", start, 0)
         return [condition for _, condition in sorted(found, key=lambda each: -each[0])]
 
     def _chain(self, row: int) -> Iterator[str]:

@@ -300,8 +300,8 @@ def check_sources(run: Run, deployment: Deployment) -> None:
     row = entry.row[first]
     worker = run.lines["prefill_worker_idx" if deployment.split else "decode_worker_idx"][row]
     shared = any(each.host == "cluster_shared" for each in deployment.roles)
-    # A load from host memory that workers share brings to a worker what others computed, and does so for a request which
-    # may be admitted later than those that find it there, or never: on the device, too, it may be of any of them.
+    # A load from host memory that workers share brings to a worker what others computed, and does so for a request
+    # that may be admitted later than those that find it there, or never: on the device, too, it may be of any of them.
     _check_pool(run, chains, role, first, np.zeros_like(worker) if shared else worker, entry.reused, prepared)
 
 
