@@ -30,8 +30,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str,
     """One run, in which the first request of each play but the last meets a fault of the table; lines, and report."""
 
     def answer(connection: Connection) -> None:
-        # The blocks of the plays' first requests are numbered as they are written, two a play.
-        play = connection.body["prompt"][0] // 2
+        # Blocks are numbered by their hash ids, and each play has four of its own.
+        play = connection.body["prompt"][0] // 4
         if play < len(TABLE) and len(connection.body["prompt"]) == PROMPT:
             TABLE[play].send(connection)
         else:
@@ -42,13 +42,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str,
     with fake_server(answer) as url:
         report = replay(trace, url, silence_timeout_seconds=SILENCE_S, request_timeout_seconds=3 * SILENCE_S)
     assert time.monotonic() - began < WATCHDOG_S
-    # What is due at once goes by the names of requests, so p10r0 comes before p1r0; here each is named by its row.
-    names = sorted(f"p{number}r0" for number in range(len(TABLE) + 1))
-    rows = {name.removesuffix("r0"): f"row{number}" for number, name in enumerate(names)}
-    return {
-        f"{rows[line['play_id']]}{line['request_id'].removeprefix(line['play_id'])}": line
-        for line in report.request_dicts()
-    }, report.to_dict()
+    return {f"row{line['request_id'].removeprefix('p')}": line for line in report.request_dicts()}, report.to_dict()
 
 
 def test_the_table_has_its_size() -> None:
